@@ -1,0 +1,1 @@
+"""COCO JSON -> memory-mapped columns. Imports numpy and the JSON parsers only: no torch, no mm*."""
