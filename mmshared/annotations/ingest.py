@@ -1,0 +1,322 @@
+"""Decoded records -> rows and texts on scratch files, in the order of the JSON file.
+
+Everything here is per piece of the file, so that memory does not depend on its size. A record is *plain* when its
+values fit the columns; any other is *odd*: its whole text is kept, and its row holds only what groups it.
+"""
+from __future__ import annotations
+
+import json
+import mmap
+from itertools import chain
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from .columns import SCALES, CoordinateEncoder, scaled
+from .errors import AnnotationFileError, shorten
+from .ids import CodeTable, IdTable
+from .numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
+from .schema import ANNOTATION, IMAGE, RunLength, Schema
+from .stream import Odd
+
+#: Kinds of ``segmentation``.
+MISSING, POLYGONS, RUN_LENGTH, NULL = range(4)
+#: How ``iscrowd`` and ``ignore`` were written; the row's flags hold ``iscrowd``'s form + 8 * that of ``ignore``.
+FLAG_FORMS = (UNSET, 0, 1, False, True, None)
+#: Further bits of the row's flags.
+KEPT, ODD = 64, 128
+#: Bits of the row's ``types``: the four numbers of the box, the area, all coordinates, or some, are integers.
+AREA_INT, COORDS_INT, COORDS_MIXED = 16, 32, 64
+
+ANNOTATION_ROW = np.dtype([
+    ('id', '<i8'), ('image', '<i8'), ('area', '<f8'), ('bbox', '<f8', 4), ('category', '<i4'), ('base', '<i4'),
+    ('coords', '<u4'), ('polygons', '<u4'), ('bits', '<u4'), ('rle', '<u4'), ('extra', '<u4'), ('raw', '<u4'),
+    ('code', 'u1'), ('flags', 'u1'), ('types', 'u1'), ('kind', 'u1'), ('coded', 'u1')])
+IMAGE_ROW = np.dtype([
+    ('id', '<i8'), ('height', '<i4'), ('width', '<i4'), ('name', '<u4'), ('extra', '<u4'), ('raw', '<u4'),
+    ('coded', 'u1')])
+
+
+class Spool:
+    """Bytes appended to a scratch file, mapped when complete."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.size = file, 0
+
+    def write(self, data: Any) -> None:
+        """Appends a bytes-like object or an array."""
+        view = memoryview(data).cast('B') if len(data) else b''
+        self._file.write(view)
+        self.size += len(view)
+
+    def map(self) -> memoryview:
+        """All that was written, read-only."""
+        self._file.flush()
+        if not self.size:
+            return memoryview(b'')
+        return memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ))
+
+
+class DecimalRange:
+    """The one scale with which all values seen are exact scaled integers (0: there is none), and their range."""
+
+    def __init__(self) -> None:
+        self._index, self._low, self._high = 0, np.inf, -np.inf
+
+    def add(self, values: np.ndarray) -> None:
+        """Takes further float64 values into account."""
+        flat = np.ascontiguousarray(values).reshape(-1)
+        while self._index < len(SCALES) and not scaled(flat, int(SCALES[self._index]))[1].all():
+            self._index += 1
+        self._low, self._high = min(self._low, flat.min(initial=np.inf)), max(self._high, flat.max(initial=-np.inf))
+
+    def layout(self) -> Tuple[np.dtype, int]:
+        """dtype and scale to store the values with."""
+        if self._index == len(SCALES):
+            return np.dtype('<f8'), 0
+        scale = int(SCALES[self._index])
+        low, high = self._low * scale, self._high * scale
+        if low > high:
+            return np.dtype('<u2'), scale
+        if max(-low, high) > (1 << 31) - 1:       # a value that fitted the scale before it had to grow
+            return np.dtype('<f8'), 0
+        return np.dtype('<u2' if low >= 0 and high <= 65535 else '<i4'), scale
+
+
+class _Ingest:
+    """What both tables share: odd records, extras, errors."""
+
+    row: np.dtype
+    table: str
+    texts: Tuple[str, ...]
+
+    def __init__(self, path: str, schema: Schema, scratch: Callable[[], BinaryIO], ids: IdTable) -> None:
+        self.path, self.schema, self.ids, self.count = path, schema, ids, 0
+        self.rows = Spool(scratch())
+        self.spools: Dict[str, Spool] = {name: Spool(scratch()) for name in self.texts}
+
+    def add(self, elements: List[Any]) -> None:
+        """Takes a list of structs of :attr:`schema` and :class:`~.stream.Odd`."""
+        odd = {i: e for i, e in enumerate(elements) if type(e) is Odd}
+        plain = [e for e in elements if type(e) is not Odd] if odd else elements
+        try:
+            columns = self._columns(plain)
+        except NotPlain:
+            for i, element in enumerate(elements):
+                if i not in odd and not self._is_plain(element):
+                    text = msgspec.json.encode(element)
+                    odd[i] = Odd(text, json.loads(text))
+            plain = [e for i, e in enumerate(elements) if i not in odd]
+            columns = self._columns(plain)
+        if odd:
+            columns = self._merge(columns, odd, len(elements))
+        self.rows.write(columns.view(np.uint8))
+        self.count += len(elements)
+
+    def error(self, position: int, value: Any, problem: str, field: Optional[str] = None) -> AnnotationFileError:
+        """The error about the record at ``position`` of this table."""
+        record = f'{self.table}[{position}]'
+        if isinstance(value, dict) and 'id' in value:
+            record += f' (id {shorten(value["id"], 40)!s})'
+        return AnnotationFileError(self.path, problem, record, field)
+
+    def _merge(self, columns: np.ndarray, odd: Dict[int, Odd], size: int) -> np.ndarray:
+        merged = np.zeros(size, self.row)
+        is_plain = np.ones(size, bool)
+        is_plain[list(odd)] = False
+        merged[is_plain] = columns
+        for i, element in sorted(odd.items()):
+            position = self.count + i
+            if not isinstance(element.value, dict):
+                raise self.error(position, None, f'is {shorten(element.value)}, should be an object')
+            self._odd_row(merged[i:i + 1], position, element.value)
+            merged['raw'][i] = len(element.text)
+            self.spools['raw'].write(element.text)
+        return merged
+
+    def _key(self, position: int, value: Dict[str, Any], field: str) -> Any:
+        """``value[field]``, which has to serve as a key."""
+        if field not in value:
+            raise self.error(position, value, 'is missing', field)
+        try:
+            hash(value[field])
+        except TypeError:
+            raise self.error(position, value, f'is {shorten(value[field])}, cannot serve as a key', field) from None
+        return value[field]
+
+    def _extras(self, columns: np.ndarray, records: List[Any]) -> None:
+        texts, some = self.schema.extra_text(records)
+        if some:
+            columns['extra'] = [len(text) for text in texts]
+            self.spools['extra'].write(b''.join(texts))
+
+    def _columns(self, records: List[Any]) -> np.ndarray:
+        raise NotImplementedError
+
+    def _is_plain(self, record: Any) -> bool:
+        raise NotImplementedError
+
+    def _odd_row(self, row: np.ndarray, position: int, value: Dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class ImageIngest(_Ingest):
+    """The ``images`` table."""
+
+    row, table, texts = IMAGE_ROW, 'images', ('name', 'extra', 'raw')
+
+    def __init__(self, path: str, scratch: Callable[[], BinaryIO], ids: IdTable) -> None:
+        super().__init__(path, Schema(IMAGE), scratch, ids)
+
+    def _columns(self, records: List[Any]) -> np.ndarray:
+        columns = np.zeros(len(records), self.row)
+        columns['id'], coded = self.ids.encode([r.id for r in records])
+        columns['coded'] = 0 if coded is None else coded
+        columns['height'] = [r.height for r in records]
+        columns['width'] = [r.width for r in records]
+        names = [r.file_name.encode() for r in records]
+        columns['name'] = [len(name) for name in names]
+        self.spools['name'].write(b''.join(names))
+        self._extras(columns, records)
+        return columns
+
+    def _odd_row(self, row: np.ndarray, position: int, value: Dict[str, Any]) -> None:
+        row['id'], coded = self.ids.encode([self._key(position, value, 'id')])
+        row['coded'] = 0 if coded is None else coded
+
+
+class AnnotationIngest(_Ingest):
+    """The ``annotations`` table.
+
+    Attributes:
+        categories: codes of the category ids.
+        bbox, area: what it takes to store these columns as scaled integers.
+        bad_category: error about the first record whose category cannot be looked up, None if all can.
+    """
+
+    row, table = ANNOTATION_ROW, 'annotations'
+    texts = ('polygons', 'u16', 'i32', 'f64', 'bits', 'rle', 'extra', 'raw')
+
+    def __init__(self, path: str, scratch: Callable[[], BinaryIO], image_ids: IdTable) -> None:
+        super().__init__(path, Schema(ANNOTATION), scratch, IdTable())
+        self.image_ids, self.categories = image_ids, CodeTable()
+        self.bbox, self.area = DecimalRange(), DecimalRange()
+        self.bad_category: Optional[AnnotationFileError] = None
+        self._encoder = CoordinateEncoder()
+
+    def _columns(self, records: List[Any]) -> np.ndarray:
+        columns = np.zeros(len(records), self.row)
+        if not records:
+            return columns
+        area = parse_scalars([r.area for r in records])
+        boxes, lengths = parse_lists([r.bbox for r in records])
+        if (lengths != 4).any():
+            raise NotPlain('a box without four numbers')
+        flags = self._flags(records)
+        self._segmentations(columns, [r.segmentation for r in records])      # the last that may raise NotPlain
+        columns['flags'] = flags
+        columns['area'], columns['bbox'] = area.values, boxes.values.reshape(-1, 4)
+        self.area.add(area.values)
+        self.bbox.add(boxes.values)
+        if boxes.is_int is not None:
+            columns['types'] |= (boxes.is_int.reshape(-1, 4) @ np.array([1, 2, 4, 8])).astype(np.uint8)
+        if area.is_int is not None:
+            columns['types'] |= area.is_int.astype(np.uint8) * np.uint8(AREA_INT)
+        columns['id'], coded = self.ids.encode([r.id for r in records])
+        columns['image'], image_coded = self.image_ids.encode([r.image_id for r in records])
+        columns['coded'] = (0 if coded is None else coded) + (0 if image_coded is None else 2 * image_coded)
+        columns['category'] = self.categories.encode([r.category_id for r in records])
+        self._extras(columns, records)
+        return columns
+
+    @staticmethod
+    def _flags(records: List[Any]) -> np.ndarray:
+        forms = np.zeros(len(records), np.uint8)
+        for shift, values in ((0, [r.iscrowd for r in records]), (3, [r.ignore for r in records])):
+            kinds = set(map(type, values))
+            if kinds == {int}:
+                codes = np.array(values)
+                if codes.min() < 0 or codes.max() > 1:
+                    raise NotPlain('a flag other than 0 and 1')
+                forms |= (codes + 1).astype(np.uint8) << shift
+            elif kinds != {type(UNSET)}:
+                forms |= np.array([_flag_form(value) for value in values], np.uint8) << shift
+        return forms
+
+    def _segmentations(self, columns: np.ndarray, segmentations: Sequence[Any]) -> None:
+        polygons = np.array([len(s) if type(s) is list else -1 for s in segmentations], np.int64)
+        is_list = polygons >= 0
+        np.maximum(polygons, 0, out=polygons)
+        if polygons.any():
+            lists = chain.from_iterable([s for s in segmentations if type(s) is list])
+            numbers, lengths = parse_lists(list(lists))
+            self._coordinates(columns, numbers, lengths, polygons)
+        columns['polygons'] = polygons
+        columns['kind'] = POLYGONS
+        for i in np.flatnonzero(~is_list):
+            value = segmentations[i]
+            columns['kind'][i] = RUN_LENGTH if type(value) is RunLength else MISSING if value is UNSET else NULL
+            if type(value) is RunLength:
+                text = b'{"counts": %b, "size": %b}' % (bytes(value.counts), bytes(value.size))
+                columns['rle'][i] = len(text)
+                self.spools['rle'].write(text)
+
+    def _coordinates(self, columns: np.ndarray, numbers: Any, lengths: np.ndarray, polygons: np.ndarray) -> None:
+        last = np.cumsum(polygons)
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        first, last = ends[last - polygons], ends[last]
+        counts = last - first
+        is_int = numbers.is_int
+        encoded = self._encoder.encode(numbers.values, counts, is_int is not None and bool(is_int.all()))
+        columns['code'], columns['base'], columns['coords'] = encoded.code, encoded.base, counts
+        for name, part in zip(('u16', 'i32', 'f64'), encoded.parts):
+            self.spools[name].write(part)
+        self.spools['polygons'].write(lengths.astype('<u4'))
+        if is_int is None:
+            return
+        integers = np.concatenate([[0], np.cumsum(is_int)])
+        integers = integers[last] - integers[first]
+        some = integers > 0
+        columns['types'] |= (some & (integers == counts)).astype(np.uint8) * np.uint8(COORDS_INT)
+        for i in np.flatnonzero(some & (integers < counts)):
+            columns['types'][i] |= COORDS_MIXED
+            bits = np.packbits(is_int[first[i]:last[i]])
+            columns['bits'][i] = bits.size
+            self.spools['bits'].write(bits)
+
+    def _is_plain(self, record: Any) -> bool:
+        boxes, area, segmentation = json.loads(record.bbox), json.loads(record.area), record.segmentation
+        polygons = list(map(json.loads, segmentation)) if type(segmentation) is list else []
+        return (all(_is_flag(v) for v in (record.iscrowd, record.ignore)) and _is_number(area)
+                and all(isinstance(p, list) and all(map(_is_number, p)) for p in (boxes, *polygons))
+                and len(boxes) == 4)
+
+    def _odd_row(self, row: np.ndarray, position: int, value: Dict[str, Any]) -> None:
+        row['flags'] = ODD
+        row['id'], coded = self.ids.encode([self._key(position, value, 'id')])
+        row['image'], image_coded = self.image_ids.encode([self._key(position, value, 'image_id')])
+        row['coded'] = (0 if coded is None else coded) + (0 if image_coded is None else 2 * image_coded)
+        try:
+            row['category'] = self.categories.encode([self._key(position, value, 'category_id')])
+        except AnnotationFileError as error:
+            self.bad_category = self.bad_category or error
+            row['category'] = -1
+
+
+def _flag_form(value: Any) -> int:
+    for form, known in enumerate(FLAG_FORMS):
+        if type(value) is type(known) and value == known:
+            return form
+    raise NotPlain('a flag other than 0 and 1')
+
+
+def _is_flag(value: Any) -> bool:
+    return any(type(value) is type(known) and value == known for known in FLAG_FORMS)
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) is int:
+        return abs(value) <= MAX_INTEGER
+    return type(value) is float and abs(value) < float('inf')

@@ -1,0 +1,50 @@
+"""What the columns of a store are called and mean: the agreement between writer and reader.
+
+====================  =============================================================================================
+``annotation.*``      a row an annotation, grouped by image; those of unknown images at the end
+``orphan.*``          further values of those at the end
+``image.*``           a row a distinct image id, in order of first appearance
+``superseded.*``      image records whose id comes again later in the file
+``index``             a row an image, and one more: where its data begin in every other column
+``text.*``            texts and numbers of varying length, one after the other; their lengths are in the rows
+``top.*``             the other members of the file's object, as JSON
+====================  =============================================================================================
+"""
+from __future__ import annotations
+
+import json
+from enum import IntFlag
+from typing import Any, Dict, Tuple
+
+import numpy as np
+
+#: Columns of ``index``: offsets in elements of the column of that name, then plain values.
+INDEX = ('annotation', 'polygons', 'u16', 'i32', 'f64', 'bits', 'rle', 'raw', 'name', 'image_raw',
+         'id', 'height', 'width', 'traits')
+#: Columns of varying length per annotation, and their dtypes.
+RAGGED: Dict[str, np.dtype] = {
+    'polygons': np.dtype('<u4'), 'u16': np.dtype('<u2'), 'i32': np.dtype('<i4'), 'f64': np.dtype('<f8'),
+    'bits': np.dtype('u1'), 'rle': np.dtype('u1'), 'extra': np.dtype('u1'), 'raw': np.dtype('u1')}
+
+
+class Trait(IntFlag):
+    """What an image or one of its annotations has, so that the usual case is one test. Bits 8-10: the scale's code."""
+    ODD = 1             #: a record kept as text
+    INTEGERS = 2        #: a number written as an integer
+    VARIED = 4          #: coordinates not all in two bytes with one scale
+    NO_POLYGONS = 8     #: a segmentation that is not a list with at least one polygon
+    DROPPED = 16        #: an annotation that mmdet does not keep, whatever the categories
+    CODED = 32          #: an image id that is not an integer
+
+
+def image_record(key: Any, height: int, width: int, name: bytes, extra: bytes) -> Dict[str, Any]:
+    """The image record as in the JSON, of a plain one's columns."""
+    record = {'id': key, 'height': height, 'width': width, 'file_name': name.decode()}
+    if extra:
+        record.update(json.loads(extra))
+    return record
+
+
+def json_list(texts: Any) -> Tuple[np.ndarray, np.ndarray]:
+    """Texts as one uint8 column and the length of each (int64)."""
+    return np.frombuffer(b''.join(texts), np.uint8), np.array([len(text) for text in texts], np.int64)

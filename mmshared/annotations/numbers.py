@@ -1,0 +1,89 @@
+"""JSON text of many small number lists -> flat arrays, without a Python object per number.
+
+``simdjson`` flattens nested lists of numbers in C; where a list ended and whether a number was written as an integer
+(``12`` against ``12.0``, which Python's ``json`` tells apart and so must we) is read off the text itself.
+"""
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Sequence
+
+import numpy as np
+import simdjson
+
+#: Integers up to here, and the sum of two of them, are exact in a double.
+MAX_INTEGER = 1 << 51
+_IS_NUMBER = np.zeros(256, bool)
+_IS_NUMBER[np.frombuffer(b'+-.0123456789eE', np.uint8)] = True
+_IS_FRACTION = np.zeros(256, bool)
+_IS_FRACTION[np.frombuffer(b'.eE', np.uint8)] = True
+_parser = simdjson.Parser()
+
+
+class NotPlain(Exception):
+    """The text holds something else than what the fast path knows; the record has to take the slow one."""
+
+
+class Numbers(NamedTuple):
+    """Numbers of a list of JSON values.
+
+    Attributes:
+        values: float64, shape (N,), each the double that Python's ``json`` would give (integers converted).
+        is_int: bool, shape (N,), True where the text was an integer; None if nowhere.
+    """
+    values: np.ndarray
+    is_int: Optional[np.ndarray]
+
+
+def _flatten(text: bytes) -> np.ndarray:
+    try:
+        return np.frombuffer(_parser.parse(text).as_buffer(of_type='d'), np.float64)
+    except (ValueError, RuntimeError, TypeError) as error:   # simdjson's own errors are spread over these
+        raise NotPlain(str(error)) from None
+
+
+def _integers(codes: np.ndarray, values: np.ndarray) -> Optional[np.ndarray]:
+    """Which numbers of the text ``codes`` (uint8) are written without fraction and exponent."""
+    if np.count_nonzero(codes == 0x2e) == values.size:      # a dot in each
+        return None
+    is_number = _IS_NUMBER[codes]
+    starts = np.flatnonzero(is_number[1:] & ~is_number[:-1]) + 1   # text begins with '[': never at 0
+    if starts.size != values.size:
+        raise NotPlain('not only numbers')
+    is_int = np.ones(values.size, bool)
+    is_int[np.searchsorted(starts, np.flatnonzero(_IS_FRACTION[codes]), 'right') - 1] = False
+    if (np.abs(values[is_int]) > MAX_INTEGER).any():
+        raise NotPlain('an integer too large for a double')
+    return is_int if is_int.any() else None
+
+
+def parse_scalars(texts: Sequence[Any]) -> Numbers:
+    """One number per text (bytes-like). Raises :class:`NotPlain` if one is not a number."""
+    text = b'[' + b','.join(texts) + b']'
+    values = _flatten(text)
+    codes = np.frombuffer(text, np.uint8)
+    if values.size != len(texts) or np.count_nonzero(codes == 0x5b) != 1:
+        raise NotPlain('not a number each')
+    return Numbers(values, _integers(codes, values))
+
+
+def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
+    """Each text (bytes-like) is a flat list of numbers: all their numbers, and the length of each (int64).
+
+    Raises:
+        NotPlain: a text is not a list, or holds something else than numbers.
+    """
+    text = b'[' + b','.join(texts) + b']'
+    values = _flatten(text)
+    codes = np.frombuffer(text, np.uint8)
+    opens, closes = np.flatnonzero(codes == 0x5b)[1:], np.flatnonzero(codes == 0x5d)[:-1]
+    flat = opens.size == closes.size == len(texts) and (opens < closes).all() and (closes[:-1] < opens[1:]).all()
+    if not flat:
+        raise NotPlain('not a flat list each')
+    commas = np.flatnonzero(codes == 0x2c)
+    lengths = np.searchsorted(commas, closes) - np.searchsorted(commas, opens) + 1
+    for index in np.flatnonzero(lengths == 1):
+        if not text[opens[index] + 1:closes[index]].strip():
+            lengths[index] = 0
+    if lengths.sum() != values.size:
+        raise NotPlain('numbers outside the lists')
+    return Numbers(values, _integers(codes, values)), lengths

@@ -1,0 +1,87 @@
+"""The keys of annotation and image records, and a decoder for each that learns further keys as it meets them."""
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Dict, List, Tuple, Union
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+
+class RunLength(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A run-length encoded mask; ``counts`` is a list of integers or COCO's compressed string."""
+    counts: Raw
+    size: Raw
+
+
+#: An id that fits a column; others stay text.
+_Id = Union[Annotated[int, Meta(ge=-2 ** 63, le=2 ** 63 - 1)], str]
+_Pixels = Annotated[int, Meta(ge=-2 ** 31, le=2 ** 31 - 1)]
+_Flag = Union[int, bool, None, UnsetType]
+ANNOTATION: Dict[str, Any] = {
+    'id': _Id, 'image_id': _Id, 'category_id': _Id, 'bbox': Raw, 'area': Raw,
+    'iscrowd': _Flag, 'ignore': _Flag, 'segmentation': Union[List[Raw], RunLength, None, UnsetType],
+}
+IMAGE: Dict[str, Any] = {'id': _Id, 'height': _Pixels, 'width': _Pixels, 'file_name': str}
+_OPTIONAL = ('iscrowd', 'ignore', 'segmentation')
+#: A file with more different keys than this has its further ones kept as text, record by record.
+_MAX_EXTRAS = 64
+
+
+class Schema:
+    """Decodes a JSON array of records of one table into structs; keys it does not know it learns, as raw text.
+
+    Args:
+        fields: name -> type of the known keys.
+
+    Attributes:
+        extras: the further keys seen so far; the struct's attribute for ``extras[i]`` is ``f'extra{i}'``.
+    """
+
+    def __init__(self, fields: Dict[str, Any]) -> None:
+        self._fields, self.extras = fields, []
+        self._decoder = self._make()
+
+    def decode(self, array: bytes) -> List[Any]:
+        """The records of ``array``.
+
+        Raises:
+            msgspec.ValidationError: a record lacks a key or has a value of another type.
+            msgspec.DecodeError: it is not JSON, to a decoder stricter than Python's.
+        """
+        try:
+            return self._decoder.decode(array)
+        except msgspec.ValidationError as error:
+            if 'unknown field' not in str(error) or not self._learn(array):
+                raise
+            return self.decode(array)
+
+    def extra_text(self, records: List[Any]) -> Tuple[List[bytes], bool]:
+        """For each record the JSON object of its further keys, ``b''`` without any; and whether one has some."""
+        if not self.extras:
+            return [b''] * len(records), False
+        names = [(f'extra{i}', json.dumps(key).encode() + b': ') for i, key in enumerate(self.extras)]
+        texts = []
+        for record in records:
+            pairs = [(prefix, getattr(record, name)) for name, prefix in names]
+            inner = b', '.join([prefix + value for prefix, value in pairs if value is not UNSET])
+            texts.append(b'{%b}' % inner if inner else b'')
+        return texts, any(texts)
+
+    def _learn(self, array: bytes) -> bool:
+        records = msgspec.json.decode(array, type=List[Dict[str, Raw]])
+        keys = {key: None for record in records for key in record}
+        new = [key for key in keys if key not in self._fields and key not in self.extras]
+        if not new or len(self.extras) + len(new) > _MAX_EXTRAS:
+            return False
+        self.extras += new
+        self._decoder = self._make()
+        return True
+
+    def _make(self) -> msgspec.json.Decoder:
+        fields: List[tuple] = [(name, kind, UNSET) if name in _OPTIONAL else (name, kind)
+                               for name, kind in self._fields.items()]
+        fields += [(f'extra{i}', Union[Raw, UnsetType], UNSET) for i in range(len(self.extras))]
+        rename = {f'extra{i}': key for i, key in enumerate(self.extras)}
+        struct = msgspec.defstruct('Record', fields, gc=False, forbid_unknown_fields=True, kw_only=True, rename=rename)
+        return msgspec.json.Decoder(List[struct])

@@ -1,0 +1,253 @@
+"""What mmdet's ``CocoDataset`` makes of a store, image by image."""
+from __future__ import annotations
+
+import json
+import os.path as osp
+import struct
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from .columns import SCALES, decode_coordinates
+from .ingest import COORDS_INT, COORDS_MIXED, FLAG_FORMS, KEPT, RUN_LENGTH
+from .layout import INDEX, Trait
+from .records import Records, as_written, id_values
+from .store import AnnotationStore
+
+_UNUSUAL = int(Trait.ODD | Trait.INTEGERS | Trait.VARIED | Trait.NO_POLYGONS | Trait.DROPPED)
+_ODD, _CODED = int(Trait.ODD), int(Trait.CODED)
+_CROWD = np.zeros(256, np.uint8)
+_CROWD[[flags for flags in range(256) if flags & 7 < len(FLAG_FORMS) and FLAG_FORMS[flags & 7] in (1, True)]] = 1
+
+
+class DetectionView:
+    """The data infos of the images of a store, for one choice of categories.
+
+    It pickles to the store's path and the category ids; copies are the same object.
+
+    Args:
+        store: the store.
+        cat_ids: ids of the categories asked for; an annotation's label is the index of its category here.
+    """
+
+    def __init__(self, store: AnnotationStore, cat_ids: Sequence[Any]) -> None:
+        self.store, self.cat_ids = store, list(cat_ids)
+        column = store.container.columns
+        label_of = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
+        labels = [label_of.get(value, -1) for value in id_values(store.container, 'category')]
+        self._label = np.array([*labels, -1], np.int64)
+        self._all_labels = min(labels, default=0) >= 0
+        index = np.ascontiguousarray(column['index'])
+        self._index, self._row_size = memoryview(index).cast('B'), index.itemsize * len(INDEX)
+        self._unpack = struct.Struct(f'<{2 * len(INDEX)}{"q" if index.itemsize == 8 else "i"}').unpack_from
+        self._names = memoryview(column['text.image_name'])
+        self._category, self._flags = column['annotation.category'], column['annotation.flags']
+        self._bbox, self._bbox_scale = column['annotation.bbox'], store.container.attributes['scales']['bbox']
+        self._base, self._coords = column['annotation.base'], column['annotation.coords']
+        self._polygons, self._lengths = column['annotation.polygons'], column['text.polygons']
+        self._u16 = column['text.u16']
+        self._scale = SCALES.tolist()
+        self._coded_ids = id_values(store.container, 'image')
+        self._first_ids = self._ids_of_superseded()
+        self._records: Optional[Records] = None
+
+    def __len__(self) -> int:
+        return self.store.num_images
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.store, self.cat_ids)
+
+    def __copy__(self) -> DetectionView:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> DetectionView:
+        return self
+
+    def _ids_of_superseded(self) -> Dict[int, Any]:
+        """Image -> id of the first of several records with equal ids: it is the key that stock goes by."""
+        columns = self.store.container.columns
+        groups = columns['superseded.group'].tolist()
+        if not groups:
+            return {}
+        ends = np.cumsum(columns['length.superseded'], dtype=np.int64).tolist()
+        text = columns['text.superseded'].tobytes()
+        ids: Dict[int, Any] = {}
+        for group, start, end in zip(groups, [0, *ends], ends):
+            ids.setdefault(group, json.loads(text[start:end])['id'])
+        return ids
+
+    def labels(self, row: int) -> List[int]:
+        """The labels of the instances that :meth:`data_info` gives, read from the label column only."""
+        start, stop = self._span(row)
+        labels = self._label[self._category[start:stop]]
+        return labels[(labels >= 0) & (self._flags[start:stop] & KEPT != 0)].tolist()
+
+    def _span(self, row: int) -> tuple[int, int]:
+        values = self._unpack(self._index, row * self._row_size)
+        return values[0], values[len(INDEX)]
+
+    def data_info(self, row: int, img_prefix: str, seg_prefix: Optional[str] = None,
+                  seg_map_suffix: str = '.png') -> Dict[str, Any]:
+        """What ``CocoDataset.parse_data_info`` gives for image ``row``, in fresh objects.
+
+        Returns:
+            dict of ``img_path``, ``img_id``, ``seg_map_path``, ``height``, ``width`` and ``instances``, a list of
+            dicts of ``ignore_flag``, ``bbox`` (x1, y1, x2, y2), ``bbox_label`` and, where there is one, ``mask``
+            (polygons or RLE).
+        """
+        fields = self._unpack(self._index, row * self._row_size)
+        (start, polygon, u16, _, _, _, _, _, name, _, key, height, width, traits,
+         stop, polygon_stop, u16_stop, _, _, _, _, _, name_stop, *_) = fields
+        if traits & _ODD:
+            return self._odd_info(row, start, stop, img_prefix, seg_prefix, seg_map_suffix)
+        file_name = str(self._names[name:name_stop], 'utf-8')
+        info = {'img_path': osp.join(img_prefix, file_name), 'img_id': self._coded_ids[key] if traits & _CODED else key,
+                'seg_map_path': osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix)
+                if seg_prefix else None, 'height': height, 'width': width}
+        if row in self._first_ids:
+            info['img_id'] = self._first_ids[row]
+        if start == stop:
+            info['instances'] = []
+            return info
+        labels = self._label[self._category[start:stop]].tolist()
+        if traits & _UNUSUAL or not self._all_labels:
+            info['instances'] = self._varied_instances(fields, labels)
+            return info
+        offsets = self._base[start:stop].astype(np.int32).repeat(self._coords[start:stop])
+        offsets += self._u16[u16:u16_stop]
+        values = (offsets / self._scale[traits >> 8]).tolist()
+        lengths = iter(self._lengths[polygon:polygon_stop].tolist())
+        crowd = _CROWD[self._flags[start:stop]].tolist()
+        instances, at = [], 0
+        for box, label, ignore, count in zip(self._boxes(start, stop).tolist(), labels, crowd,
+                                             self._polygons[start:stop].tolist()):
+            if count == 1:
+                end = at + next(lengths)
+                mask = [values[at:end]]
+                at = end
+            else:
+                mask = []
+                for _ in range(count):
+                    end = at + next(lengths)
+                    mask.append(values[at:end])
+                    at = end
+            instances.append({'ignore_flag': ignore, 'bbox': box, 'bbox_label': label, 'mask': mask})
+        info['instances'] = instances
+        return info
+
+    def _boxes(self, start: int, stop: int) -> np.ndarray:
+        """x1, y1, x2, y2 of some annotations, float64."""
+        boxes = self._bbox[start:stop]
+        boxes = boxes / self._bbox_scale if self._bbox_scale else boxes.copy()
+        boxes[:, 2:] += boxes[:, :2]
+        return boxes
+
+    def _varied_instances(self, fields: tuple, labels: List[int]) -> List[Dict[str, Any]]:
+        """The instances of an image whose annotations are all plain but not all alike."""
+        start, stop = fields[0], fields[len(INDEX)]
+        column = self.store.container.columns
+        flags = self._flags[start:stop]
+        types = column['annotation.types'][start:stop].tolist()
+        boxes = self._boxes(start, stop).tolist()
+        masks = self._masks(fields, types)
+        instances = []
+        for i, (flag, label) in enumerate(zip(flags.tolist(), labels)):
+            if label < 0 or not flag & KEPT:
+                continue
+            box, written = boxes[i], types[i]
+            if written & 15:
+                box = _box_as_written(box, written)
+            instance = {'ignore_flag': int(_CROWD[flag]), 'bbox': box, 'bbox_label': label}
+            if masks[i]:
+                instance['mask'] = masks[i]
+            instances.append(instance)
+        return instances
+
+    def _masks(self, fields: tuple, types: List[int]) -> List[Any]:
+        """Polygons, RLE or nothing for each annotation of an image."""
+        start, polygon, *places, bit, rle = fields[:7]
+        stops = fields[len(INDEX):]
+        stop = stops[0]
+        column = self.store.container.columns
+        coords = self._coords[start:stop]
+        parts = tuple(column[f'text.{name}'][a:b] for name, a, b in zip(('u16', 'i32', 'f64'), places, stops[2:5]))
+        values = decode_coordinates(column['annotation.code'][start:stop], self._base[start:stop], coords,
+                                    parts).tolist()
+        lengths = self._lengths[polygon:stops[1]].tolist()
+        masks, at, used = [], 0, 0
+        rows = zip(column['annotation.kind'][start:stop].tolist(), self._polygons[start:stop].tolist(),
+                   coords.tolist(), types, column['annotation.bits'][start:stop].tolist(),
+                   column['annotation.rle'][start:stop].tolist())
+        for kind, count, size, written, bit_size, rle_size in rows:
+            mine = values[at:at + size]
+            if written & (COORDS_INT | COORDS_MIXED):
+                mine = as_written(mine, written, column['text.bits'][bit:bit + bit_size].tobytes())
+            masks.append(json.loads(column['text.rle'][rle:rle + rle_size].tobytes()) if kind == RUN_LENGTH
+                         else _split(mine, lengths[used:used + count]))
+            at, used, bit, rle = at + size, used + count, bit + bit_size, rle + rle_size
+        return masks
+
+    def _odd_info(self, row: int, start: int, stop: int, img_prefix: str, seg_prefix: Optional[str],
+                  seg_map_suffix: str) -> Dict[str, Any]:
+        """The data info of an image with a record that is kept as text: by way of the records."""
+        if self._records is None:
+            self._records = Records(self.store.container)
+        records = self._records
+        image = records.image(row)
+        file_name = image['file_name']
+        seg_map_path = osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix) if seg_prefix else None
+        instances = []
+        labels = self._label[self._category[start:stop]].tolist()
+        for i, flag, label in zip(range(start, stop), self._flags[start:stop].tolist(), labels):
+            if label < 0 or not flag & KEPT:
+                continue
+            annotation = records.annotation(i)
+            x, y, w, h = annotation['bbox']
+            instance = {'ignore_flag': int(bool(annotation.get('iscrowd', False))), 'bbox': [x, y, x + w, y + h],
+                        'bbox_label': label}
+            if annotation.get('segmentation'):
+                instance['mask'] = annotation['segmentation']
+            instances.append(instance)
+        return {'img_path': osp.join(img_prefix, file_name), 'img_id': self._first_ids.get(row, image['id']),
+                'seg_map_path': seg_map_path, 'height': image['height'], 'width': image['width'],
+                'instances': instances}
+
+    def valid_rows(self, filter_empty_gt: bool, min_size: Any) -> Optional[np.ndarray]:
+        """The images that ``CocoDataset.filter_data`` keeps; None for all of them.
+
+        Args:
+            filter_empty_gt: only images with an annotation, kept or not, of one of the categories.
+            min_size: only images of which neither side is smaller, in pixels.
+
+        Returns:
+            int64, shape (M,), increasing; None if no image is left out.
+        """
+        index = self.store.container.columns['index']
+        height, width, traits = (index[:-1, INDEX.index(name)] for name in ('height', 'width', 'traits'))
+        valid = np.minimum(height, width) >= min_size
+        for row in np.flatnonzero(traits & _ODD):
+            info = self.data_info(int(row), '')
+            valid[row] = min(info['width'], info['height']) >= min_size
+        if filter_empty_gt:
+            starts = index[:, 0]
+            known = self._label[self._category[:int(starts[-1])]] >= 0
+            counts = np.concatenate([[0], np.cumsum(known)])[starts]
+            valid &= np.diff(counts) > 0
+        return None if valid.all() else np.flatnonzero(valid)
+
+
+def _split(values: List[Any], lengths: List[int]) -> List[List[Any]]:
+    """``values`` cut into lists of ``lengths``."""
+    if len(lengths) == 1:
+        return [values]
+    parts, at = [], 0
+    for length in lengths:
+        parts.append(values[at:at + length])
+        at += length
+    return parts
+
+
+def _box_as_written(box: List[float], types: int) -> List[Any]:
+    """A box with those corners as integers that stock computes from integers; see the row's ``types``."""
+    x, y, w, h = (types >> k & 1 for k in range(4))
+    return [int(v) if is_int else v for v, is_int in zip(box, (x, y, x and w, y and h))]

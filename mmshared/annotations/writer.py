@@ -1,0 +1,235 @@
+"""Pass two of the build: from rows and texts in file order to columns grouped by image."""
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+
+from .columns import I32, U16, narrow
+from .container import ContainerWriter
+from .detection import kept
+from .errors import AnnotationFileError, shorten
+from .grouping import Groups, group_by_image
+from .ingest import ANNOTATION_ROW, FLAG_FORMS, IMAGE_ROW, KEPT, POLYGONS, AnnotationIngest, ImageIngest
+from .layout import INDEX, RAGGED, Trait, image_record, json_list
+from .violations import DetectionRules
+
+_BLOCK = 1 << 15
+_TRUE_FORMS = [form for form, value in enumerate(FLAG_FORMS) if value is True or value == 1]
+
+
+class StoreWriter:
+    """Writes the columns of a store.
+
+    Args:
+        images, annotations: the tables of pass one.
+        out: where the columns go.
+    """
+
+    def __init__(self, images: ImageIngest, annotations: AnnotationIngest, out: ContainerWriter) -> None:
+        self._images, self._annotations, self._out = images, annotations, out
+        self._image_rows = np.frombuffer(images.rows.map(), IMAGE_ROW)
+        self._rows = np.frombuffer(annotations.rows.map(), ANNOTATION_ROW)
+        self.groups: Groups = group_by_image(self._image_rows['id'], self._image_rows['coded'] != 0,
+                                             self._rows['image'], self._rows['coded'] & 2 != 0)
+        self._rules = DetectionRules(images, self._image_rows, annotations, self._rows)
+        self._starts: Dict[str, np.ndarray] = {'annotation': self.groups.starts}
+        self._traits = np.zeros(self.groups.count, np.int64)
+
+    def write(self, attributes: Dict[str, Any], top: Dict[str, bytes]) -> None:
+        """Writes everything and closes the store with ``attributes`` and what it adds to them."""
+        scales = self._fixed_columns()
+        self._flags()
+        self._ragged_columns()
+        self._image_columns()
+        self._index()
+        for name, text in top.items():
+            self._out.add(f'top.{name}', np.frombuffer(text, np.uint8))
+        for name, table in (('image', self._images.ids), ('annotation', self._annotations.ids)):
+            self._texts(f'{name}_ids', table.texts())
+        self._texts('category_ids', [json.dumps(v).encode() for v in self._annotations.categories.values])
+        violation = self._duplicate_ids() or self._rules.violation
+        self._out.close({**attributes, 'images': self.groups.count, 'annotations': int(self._rows.size),
+                         'known': int(self.groups.starts[-1]), 'scales': scales,
+                         'violation': violation and [violation.problem, violation.record, violation.field]})
+
+    def _texts(self, name: str, texts: List[bytes]) -> None:
+        data, lengths = json_list(texts)
+        self._out.add(f'text.{name}', data)
+        self._out.add(f'length.{name}', narrow(lengths))
+
+    # --- annotations
+    def _fixed_columns(self) -> Dict[str, int]:
+        order, out, rows = self.groups.order, self._out, self._rows
+        for field in ('id', 'category', 'base', 'polygons', 'coords', 'rle', 'extra', 'raw', 'bits'):
+            out.add(f'annotation.{field}', narrow(rows[field][order]))
+        for field in ('code', 'types', 'kind', 'coded'):
+            out.add(f'annotation.{field}', rows[field][order])
+        out.add('annotation.position', narrow(order))
+        orphans = order[int(self.groups.starts[-1]):]
+        out.add('orphan.image', narrow(rows['image'][orphans]))
+        scales = {}
+        for field, ranges, shape in (('bbox', self._annotations.bbox, (order.size, 4)),
+                                     ('area', self._annotations.area, (order.size,))):
+            dtype, scales[field] = ranges.layout()
+            out.add_stream(f'annotation.{field}', dtype, self._decimals(field, dtype, scales[field]), shape)
+        return scales
+
+    def _decimals(self, field: str, dtype: np.dtype, scale: int) -> Iterator[np.ndarray]:
+        for block in _blocks(self.groups.order):
+            values = self._rows[field][block]
+            yield np.ascontiguousarray(np.rint(values * scale) if scale else values).astype(dtype)
+
+    def _flags(self) -> None:
+        """The flags, with :data:`~.ingest.KEPT` where mmdet keeps the annotation; and the images' traits."""
+        groups = self.groups
+        records = self._image_rows[groups.last]
+        odd_image = records['raw'] != 0
+        for position in groups.last[odd_image]:
+            self._rules.check_image(int(position))
+        flags = self._rows['flags'][groups.order]
+        known = int(groups.starts[-1])
+        for start in range(0, known, _BLOCK):
+            block = slice(start, min(start + _BLOCK, known))
+            rows, of = self._rows[groups.order[block]], groups.image[block]
+            keep = kept(rows['bbox'], rows['area'], records['width'][of], records['height'][of])
+            keep &= ~np.isin(rows['flags'] >> 3 & 7, _TRUE_FORMS)
+            odd = (rows['raw'] != 0) | odd_image[of]
+            for i in np.flatnonzero(odd):
+                if rows['raw'][i] == 0 and rows['flags'][i] >> 3 & 7 in _TRUE_FORMS:
+                    continue                       # an ignored one is not looked at any further
+                keep[i] = self._rules.keeps(int(groups.order[start + i]), int(groups.last[of[i]]))
+            flags[block] |= keep.astype(np.uint8) * np.uint8(KEPT)
+            self._note_traits(rows, of, keep, odd)
+        self._traits[odd_image] |= Trait.ODD
+        self._traits[records['coded'] != 0] |= Trait.CODED
+        self._out.add('annotation.flags', flags)
+
+    def _note_traits(self, rows: np.ndarray, of: np.ndarray, keep: np.ndarray, odd: np.ndarray) -> None:
+        traits = np.where(odd, int(Trait.ODD), 0)
+        traits |= np.where(rows['types'] != 0, int(Trait.INTEGERS), 0)
+        traits |= np.where((rows['kind'] != POLYGONS) | (rows['polygons'] == 0), int(Trait.NO_POLYGONS), 0)
+        traits |= np.where(keep, 0, int(Trait.DROPPED))
+        traits |= np.where(rows['code'] >= I32 * 8, int(Trait.VARIED), 0)
+        np.bitwise_or.at(self._traits, of, traits)
+
+    def _scales(self) -> None:
+        """Adds the scale's code to the traits of images whose annotations share one."""
+        code = self._rows['code'][self.groups.order][:int(self.groups.starts[-1])]
+        counts = np.diff(self.groups.starts)
+        some = np.flatnonzero(counts)
+        if not some.size:
+            return
+        starts = self.groups.starts[some]
+        low, high = np.minimum.reduceat(code, starts), np.maximum.reduceat(code, starts)
+        self._traits[some] |= np.where(low != high, int(Trait.VARIED), (low & 7).astype(np.int64) << 8)
+
+    def _ragged_columns(self) -> None:
+        self._scales()
+        rows, order = self._rows, self.groups.order
+        width = rows['code'] >> 3
+        for name, dtype in RAGGED.items():
+            lengths = rows[name] if name in rows.dtype.names else rows['coords'] * (width == U16 + _WIDTH[name])
+            spool = self._annotations.spools[name]
+            gathered = _gather(spool.map(), lengths, dtype.itemsize, order)
+            if name == 'polygons':
+                self._out.add('text.polygons', narrow(np.frombuffer(b''.join(gathered), dtype)))
+            else:
+                self._out.add_stream(f'text.{name}', dtype, gathered)
+            ends = np.cumsum(lengths[order], dtype=np.int64)
+            self._starts[name] = np.concatenate([[0], ends])[self.groups.starts]
+
+    # --- images
+    def _image_columns(self) -> None:
+        groups, out = self.groups, self._out
+        rows = self._image_rows[groups.last]
+        for field in ('name', 'extra', 'raw'):
+            lengths = self._image_rows[field]
+            out.add_stream(f'text.image_{field}', 'u1',
+                           _gather(self._images.spools[field].map(), lengths, 1, groups.last))
+            ends = np.concatenate([[0], np.cumsum(rows[field], dtype=np.int64)])
+            self._starts['image_raw' if field == 'raw' else field] = ends
+        self._starts['image_extra'] = self._starts.pop('extra')
+        out.add('image.extra', narrow(rows['extra']))
+        out.add('image.position', narrow(groups.last))
+        self._superseded()
+
+    def _superseded(self) -> None:
+        """Image records whose id comes again later, and, where it differs in type, the key under which all count."""
+        alone = np.zeros(self._image_rows.size, bool)
+        alone[self.groups.last] = True
+        positions = np.flatnonzero(~alone)
+        texts = []
+        if positions.size:
+            ends = {f: np.cumsum(self._image_rows[f], dtype=np.int64) for f in ('name', 'extra', 'raw')}
+            texts = [self._image_text(int(position), ends) for position in positions]
+        self._out.add('superseded.position', narrow(positions))
+        self._out.add('superseded.group', narrow(np.searchsorted(self.groups.first, positions) if positions.size
+                                                 else positions))
+        self._texts('superseded', texts)
+
+    def _image_text(self, position: int, ends: Dict[str, np.ndarray]) -> bytes:
+        row = self._image_rows[position]
+        piece = {f: bytes(self._images.spools[f].map()[int(end[position]) - int(row[f]):int(end[position])])
+                 for f, end in ends.items()}
+        if piece['raw']:
+            return piece['raw']
+        key = self._images.ids.values[int(row['id'])] if row['coded'] else int(row['id'])
+        return json.dumps(image_record(key, int(row['height']), int(row['width']), piece['name'],
+                                       piece['extra'])).encode()
+
+    def _index(self) -> None:
+        rows = self._image_rows[self.groups.last]
+        table = np.zeros((self.groups.count + 1, len(INDEX)), np.int64)
+        for column, name in enumerate(INDEX):
+            if name in ('id', 'height', 'width'):
+                table[:-1, column] = rows[name]
+            elif name == 'traits':
+                table[:-1, column] = self._traits
+            else:
+                table[:, column] = self._starts[name]
+        if table.size and abs(table).max() < 1 << 31:
+            table = table.astype('<i4')
+        self._out.add('index', table)
+
+    def _duplicate_ids(self) -> AnnotationFileError | None:
+        """The error for annotation ids that occur more than once among the known images, naming them."""
+        order = self.groups.order[:int(self.groups.starts[-1])]
+        ids, coded = self._rows['id'][order], self._rows['coded'][order] & 1 != 0
+        repeated = {}
+        for mask, value in ((~coded, lambda key: key), (coded, self._annotations.ids.values.__getitem__)):
+            keys = np.sort(ids[mask])
+            for key in np.unique(keys[1:][keys[1:] == keys[:-1]])[:10].tolist():
+                at = np.sort(order[mask & (ids == key)])
+                repeated[shorten(value(key), 40)] = at[:5].tolist(), at.size
+        if not repeated:
+            return None
+        named = '; '.join(f'id {key} at annotations{at}' + (f' and {n - 5} more' if n > 5 else '')
+                          for key, (at, n) in repeated.items())
+        problem = f'annotation ids are not unique, as CocoDataset requires: {named}. Give each its own id.'
+        return AnnotationFileError(self._images.path, problem)
+
+
+_WIDTH = {'u16': 0, 'i32': 1, 'f64': 2}
+
+
+def _blocks(order: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, order.size, _BLOCK):
+        yield order[start:start + _BLOCK]
+
+
+def _gather(data: memoryview, lengths: np.ndarray, itemsize: int, order: np.ndarray) -> Iterator[Any]:
+    """The records' pieces of ``data``, which are ``lengths`` elements long in file order, in the order ``order``."""
+    if not len(data):
+        return
+    if order.size == lengths.size and (order[1:] > order[:-1]).all():
+        for start in range(0, len(data), 1 << 20):
+            yield data[start:start + (1 << 20)]
+        return
+    ends = np.cumsum(lengths, dtype=np.int64) * itemsize
+    for block in _blocks(order):
+        size = lengths[block].astype(np.int64) * itemsize
+        block, size = block[size > 0], size[size > 0]
+        stops = ends[block]
+        yield b''.join([data[a:b] for a, b in zip((stops - size).tolist(), stops.tolist())])
