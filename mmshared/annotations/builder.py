@@ -21,7 +21,7 @@ Scratch = Callable[[], BinaryIO]
 
 
 def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
-                progress: Optional[Progress] = None) -> None:
+                progress: Optional[Progress] = None) -> Optional[AnnotationFileError]:
     """Parses the COCO file ``source`` and writes its store.
 
     Args:
@@ -30,6 +30,9 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
         out: where the store goes; empty, seekable.
         scratch: makes empty temporary files; together they grow about as large as the JSON.
         progress: called with bytes parsed and bytes in all, every half megabyte.
+
+    Returns:
+        What mmdet's ``CocoDataset`` would choke on, which the store remembers too; None if nothing.
 
     Raises:
         AnnotationFileError: the file is not COCO annotations that pycocotools' ``COCO`` would take.
@@ -40,7 +43,7 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
         cursor.offset = tables.take(file, key, offset, progress)
     if tables.annotations.bad_category and 'categories' in tables.top:
         raise tables.annotations.bad_category
-    StoreWriter(tables.images, tables.annotations, ContainerWriter(out)).write(
+    return StoreWriter(tables.images, tables.annotations, ContainerWriter(out)).write(
         {'source': path, 'sections': tables.sections}, tables.top)
 
 

@@ -24,7 +24,7 @@ import mmap
 import os
 import struct
 import zlib
-from typing import Any, BinaryIO, Dict, Iterable
+from typing import Any, BinaryIO, Dict, Iterable, Optional
 
 import numpy as np
 
@@ -87,6 +87,10 @@ class Container:
     Opening checks magic, version, sizes, the header's checksum and that each column lies within the file; the
     columns' own checksums are left to :meth:`verify`, because reading them means reading the file.
 
+    Args:
+        path: the file.
+        descriptor: of the file, where the caller holds it open.
+
     Attributes:
         columns: name -> read-only array over the mapping.
         attributes: what was given to :meth:`ContainerWriter.close`.
@@ -95,9 +99,9 @@ class Container:
         StoreError: the file is torn, foreign or of another version.
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike, descriptor: Optional[int] = None) -> None:
         self.path = os.fspath(path)
-        with open(self.path, 'rb') as file:
+        with open(self.path, 'rb') if descriptor is None else os.fdopen(os.dup(descriptor), 'rb') as file:
             header = self._header(file)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
@@ -108,6 +112,7 @@ class Container:
             raise StoreError(f'{self.path}: its header is inconsistent ({error})') from error
 
     def _header(self, file: BinaryIO) -> Dict[str, Any]:
+        file.seek(0)
         head = file.read(_PREAMBLE.size + 4)
         if len(head) < _PREAMBLE.size + 4 or head[:8] != MAGIC:
             raise StoreError(f'{self.path}: not an annotation store')

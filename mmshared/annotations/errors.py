@@ -26,13 +26,13 @@ class AnnotationFileError(ValueError):
     def __init__(self, file: os.PathLike | str, problem: str, record: Optional[str] = None,
                  field: Optional[str] = None) -> None:
         self.file, self.problem, self.record, self.field = os.fspath(file), problem, record, field
-        where = self.file if record is None else f'{self.file}: {record}'
-        if field is not None:
-            where += f', field {field!r}'
-        super().__init__(shorten(f'{where}: {problem}', MAX_MESSAGE))
+        super().__init__(self.file, problem, record, field)   # plain arguments: it travels between processes
 
-    def __reduce__(self):
-        return type(self), (self.file, self.problem, self.record, self.field)
+    def __str__(self) -> str:
+        where = self.file if self.record is None else f'{self.file}: {self.record}'
+        if self.field is not None:
+            where += f', field {self.field!r}'
+        return shorten(f'{where}: {self.problem}', MAX_MESSAGE)
 
 
 class StoreError(RuntimeError):

@@ -60,7 +60,8 @@ class Records:
         self._ids = {name: id_values(container, name) for name in ('image', 'annotation', 'category')}
         self._polygon_ends = np.cumsum(column['annotation.polygons'], dtype=np.int64)
         width = column['annotation.code'] >> 3
-        self._coordinate_ends = [np.cumsum(column['annotation.coords'] * (width == w), dtype=np.int64) for w in range(3)]
+        sizes = [column['annotation.coords'] * (width == w) for w in range(3)]
+        self._coordinate_ends = [np.cumsum(size, dtype=np.int64) for size in sizes]
 
     def annotation(self, i: int) -> Dict[str, Any]:
         """The annotation record at stored position ``i``, which is grouped by image."""

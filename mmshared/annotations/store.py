@@ -4,10 +4,12 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import numpy as np
 
+from .cache import hold
 from .container import Container
 from .errors import AnnotationFileError, StoreError
 from .records import Records, id_values
@@ -33,8 +35,9 @@ class AnnotationStore:
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self.container = Container(path)
-        self.path = self.container.path
+        self._hold = hold(Path(path))        # nobody prunes it while it is mapped here
+        self.path = os.fspath(path)
+        self.container = Container(self.path, self._hold.fileno())
         attributes = self.container.attributes
         try:
             self.source: str = attributes['source']

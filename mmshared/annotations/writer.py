@@ -37,8 +37,12 @@ class StoreWriter:
         self._starts: Dict[str, np.ndarray] = {'annotation': self.groups.starts}
         self._traits = np.zeros(self.groups.count, np.int64)
 
-    def write(self, attributes: Dict[str, Any], top: Dict[str, bytes]) -> None:
-        """Writes everything and closes the store with ``attributes`` and what it adds to them."""
+    def write(self, attributes: Dict[str, Any], top: Dict[str, bytes]) -> Optional[AnnotationFileError]:
+        """Writes everything and closes the store with ``attributes`` and what it adds to them.
+
+        Returns:
+            What mmdet would choke on, None if nothing.
+        """
         scales = self._fixed_columns()
         self._flags()
         self._ragged_columns()
@@ -53,6 +57,7 @@ class StoreWriter:
         self._out.close({**attributes, 'images': self.groups.count, 'annotations': int(self._rows.size),
                          'known': int(self.groups.starts[-1]), 'scales': scales,
                          'violation': violation and [violation.problem, violation.record, violation.field]})
+        return violation
 
     def _texts(self, name: str, texts: List[bytes]) -> None:
         data, lengths = json_list(texts)

@@ -1,0 +1,8 @@
+"""Where stores live: built once per node, published whole, removed only when nobody uses them."""
+from .errors import BuildFailedError, CacheAccessError, CacheError, CacheSpaceError, SourceChangedError
+from .holds import Hold, hold
+from .source import Fingerprint
+from .store_cache import StoreCache
+
+__all__ = ['BuildFailedError', 'CacheAccessError', 'CacheError', 'CacheSpaceError', 'Fingerprint', 'Hold',
+           'SourceChangedError', 'StoreCache', 'hold']

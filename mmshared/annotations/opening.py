@@ -1,0 +1,89 @@
+"""From an annotation file to its store: mapped if it is there, built if it is not."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO, Callable, Optional, Union
+
+import numpy as np
+
+from .builder import build_store
+from .cache import Fingerprint, StoreCache
+from .container import FORMAT_VERSION, Container, ContainerWriter
+from .errors import StoreError
+from .store import AnnotationStore
+
+Source = Union[str, os.PathLike, Fingerprint]
+_ROWS = 'rows'
+
+
+def open_store(source: Source, cache_dir: Optional[str] = None, content: Optional[str] = None) -> AnnotationStore:
+    """The store of a COCO annotation file; the first process of a node to ask builds it, the others wait for it.
+
+    Args:
+        source: path of the file, or a :class:`~.cache.Fingerprint` of something that is no local file.
+        cache_dir: folder of the stores; see :class:`~.cache.StoreCache`.
+        content: local path to read from, where ``source`` is a fingerprint.
+
+    Raises:
+        AnnotationFileError: the file is not COCO annotations, or mmdet's ``CocoDataset`` would choke on it.
+        FileNotFoundError, IsADirectoryError, PermissionError: the file cannot be read.
+        CacheError: no store can be written.
+    """
+    def build(path: str, out: BinaryIO, progress: Callable[[int, int], None],
+              scratch: Callable[[], BinaryIO]) -> None:
+        with open(path if content is None else content, 'rb') as file:
+            violation = build_store(file, path, out, scratch, progress)
+        if violation:
+            raise violation
+
+    cache = StoreCache(cache_dir, FORMAT_VERSION)
+    hold = cache.acquire(source, build, is_store)
+    store = AnnotationStore(hold.path)
+    hold.close()
+    if store.violation:
+        raise store.violation
+    return store
+
+
+def is_store(path: Path) -> bool:
+    """Whether the file at ``path`` is a whole store of this version."""
+    try:
+        AnnotationStore(path)
+    except (StoreError, OSError):
+        return False
+    return True
+
+
+def shared_rows(store: AnnotationStore, key: str, compute: Callable[[], Optional[np.ndarray]],
+                cache_dir: Optional[str] = None) -> Optional[np.ndarray]:
+    """An array of row numbers that follows from ``store`` and ``key``: computed once, mapped by every process.
+
+    Args:
+        store: the store.
+        key: whatever else the array depends on.
+        compute: gives the array (int64, shape (M,)), or None, which is kept as well.
+        cache_dir: as for :func:`open_store`.
+    """
+    computed = []
+
+    def build(out: BinaryIO) -> None:
+        computed.append(compute())
+        writer = ContainerWriter(out)
+        writer.add(_ROWS, np.zeros(0, np.int64) if computed[0] is None else computed[0].astype('<i4'))
+        writer.close({'all': computed[0] is None})
+
+    def check(path: Path) -> bool:
+        try:
+            return _ROWS in Container(path).columns
+        except (StoreError, OSError):
+            return False
+
+    path = StoreCache(cache_dir, FORMAT_VERSION).derived(store.path, key, build, check)
+    if path is None:
+        return computed[0] if computed else compute()
+    try:
+        container = Container(path)
+    except (StoreError, OSError):                 # removed just now
+        return compute()
+    return None if container.attributes['all'] else container.columns[_ROWS]
