@@ -153,13 +153,13 @@ class Records:
         return self._ids['image'][key] if coded & 2 else key
 
 
-def as_written(values: List[float], types: int, bits: bytes) -> List[Any]:
+def as_written(values: List[float], types: int, bits: Any) -> List[Any]:
     """Coordinates with those as integers that were written so.
 
     Args:
         values: the coordinates of one annotation.
         types: its :data:`~.ingest.COORDS_INT` and :data:`~.ingest.COORDS_MIXED` bits.
-        bits: for a mixed one, a bit a coordinate, packed.
+        bits: for a mixed one, a bit a coordinate, packed (bytes or uint8).
     """
     if types & COORDS_INT:
         return list(map(int, values))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 
@@ -120,13 +120,15 @@ class StoreWriter:
         np.bitwise_or.at(self._traits, of, traits)
 
     def _scales(self) -> None:
-        """Adds the scale's code to the traits of images whose annotations share one."""
-        code = self._rows['code'][self.groups.order][:int(self.groups.starts[-1])]
-        counts = np.diff(self.groups.starts)
-        some = np.flatnonzero(counts)
+        """Adds the scale's code to the traits of images whose annotations share one, those without polygons aside."""
+        known = self.groups.order[:int(self.groups.starts[-1])]
+        has_some = self._rows['coords'][known] > 0
+        code = self._rows['code'][known][has_some]
+        ends = np.concatenate([[0], np.cumsum(has_some)])[self.groups.starts]
+        some = np.flatnonzero(np.diff(ends))
         if not some.size:
             return
-        starts = self.groups.starts[some]
+        starts = ends[some]
         low, high = np.minimum.reduceat(code, starts), np.maximum.reduceat(code, starts)
         self._traits[some] |= np.where(low != high, int(Trait.VARIED), (low & 7).astype(np.int64) << 8)
 
