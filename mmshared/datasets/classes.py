@@ -1,0 +1,55 @@
+"""Which categories of a file a dataset trains on, said aloud where that is not all of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterable, List, Sequence
+
+from mmengine.logging import print_log
+
+from mmshared.annotations import AnnotationFileError
+
+MAX_NAMES = 10
+MAX_NAME = 40
+
+
+def match_categories(file: str, categories: List[dict], classes: Sequence[str], coco_api: Any) -> List[Any]:
+    """Return the ids, in file order, of the categories whose name is in ``classes`` (empty: all).
+
+    Warns where some or none match: stock then drops annotations without a word.
+
+    Args:
+        file: the annotation file, for messages.
+        categories: its category records.
+        classes: ``metainfo['classes']``.
+        coco_api: a COCO class; it does the matching, so that odd ``classes`` mean what they mean in stock.
+
+    Raises:
+        AnnotationFileError: a category without a name.
+    """
+    coco = coco_api()
+    coco.dataset = {'categories': categories}
+    try:
+        cat_ids = coco.get_cat_ids(cat_names=classes)
+    except KeyError as error:
+        position = next(i for i, c in enumerate(categories) if error.args[0] not in c)
+        raise AnnotationFileError(
+            file, 'is missing', record=f'categories[{position}]', field=str(error.args[0])
+        ) from None
+    if len(cat_ids) < len(categories):
+        # Compared as stock does, position by position: ids may repeat.
+        unused = [c.get('name') for c in categories if c.get('name') not in classes]
+        print_log(
+            f'{file}: {len(cat_ids) or "none"} of its {len(categories)} categories are among metainfo["classes"]; annotations '
+            f'of the others are not used. Not in classes: {names(unused)}. Classes: {names(classes)}',
+            logger='current',
+            level=logging.WARNING,
+        )
+    return cat_ids
+
+
+def names(values: Iterable[Any]) -> str:
+    """Return a list of names for a message, cut where it gets long."""
+    values = [repr(v) if len(repr(v)) <= MAX_NAME else repr(v)[: MAX_NAME - 3] + '...' for v in values]
+    more = f' and {len(values) - MAX_NAMES} more' if len(values) > MAX_NAMES else ''
+    return ', '.join(values[:MAX_NAMES]) + more if values else '(none)'
