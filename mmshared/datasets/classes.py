@@ -40,8 +40,8 @@ def match_categories(file: str, categories: List[dict], classes: Sequence[str], 
         # Compared as stock does, position by position: ids may repeat.
         unused = [c.get('name') for c in categories if c.get('name') not in classes]
         print_log(
-            f'{file}: {len(cat_ids) or "none"} of its {len(categories)} categories are among metainfo["classes"]; annotations '
-            f'of the others are not used. Not in classes: {names(unused)}. Classes: {names(classes)}',
+            f'{file}: {len(cat_ids) or "none"} of its {len(categories)} categories are among metainfo["classes"]; '
+            f'annotations of the others are not used. Not in classes: {names(unused)}. Classes: {names(classes)}',
             logger='current',
             level=logging.WARNING,
         )

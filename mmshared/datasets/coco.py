@@ -44,7 +44,7 @@ class _Derived(dict):
 
 
 def _serialized(name: str) -> property:
-    """Make ``data_bytes`` or ``data_address``: computed when somebody reads it; once assigned, it is what counts."""
+    """Make ``data_bytes`` or ``data_address``: computed when read, and what counts once assigned."""
 
     def read(self: SharedCocoDataset) -> Any:
         if name in self.__dict__:
@@ -53,8 +53,8 @@ def _serialized(name: str) -> property:
             raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
         if name not in self._derived:
             print_log(
-                f"{self.ann_file}: `data_bytes`/`data_address` were asked for, so this process now pickles every sample, "
-                f'as CocoDataset does, and keeps the result; {type(self).__name__} itself does not need them',
+                f'{self.ann_file}: `data_bytes` or `data_address` was asked for, so this process now pickles every '
+                f'sample, as CocoDataset does, and keeps the result; {type(self).__name__} does not need them itself',
                 logger='current',
             )
             self._derived.update(zip(('data_bytes', 'data_address'), self._samples.serialize()))
@@ -74,15 +74,15 @@ def _serialized(name: str) -> property:
 class SharedCocoDataset(CocoDataset):
     """mmdet's ``CocoDataset``, equal in all a caller sees, at a memory cost that does not grow with processes.
 
-    The annotation file is parsed once per node into a store that every rank and worker maps; a sample's dict is made when
-    it is asked for. Copies and pickles of the dataset carry the store's path, not its content.
+    The annotation file is parsed once per node into a store that every rank and worker maps; a sample's dict is made
+    when it is asked for. Copies and pickles of the dataset carry the store's path, not its content.
 
-    A subclass may change ``METAINFO`` and keep this. One that overrides how annotations are loaded (``load_data_list``,
-    ``parse_data_info``, ``filter_data``, ...), and any dataset with a ``proposal_file``, is loaded the way stock does it, at
-    stock's memory cost, and says so.
+    A subclass may change ``METAINFO`` and keep this. One that overrides how annotations are loaded
+    (``load_data_list``, ``parse_data_info``, ``filter_data``, ...), and any dataset with a ``proposal_file``, is loaded
+    the way stock does it, at stock's memory cost, and says so.
 
-    Where stock is wrong, this is not: index ``-len(dataset)`` and subsets of exactly ``len(dataset)`` samples work, and an
-    annotation of an unknown image that repeats the id of a known one does not take its place.
+    Where stock is wrong, this is not: index ``-len(dataset)`` and subsets of exactly ``len(dataset)`` samples work, and
+    an annotation of an unknown image that repeats the id of a known one does not take its place.
 
     Args:
         *args: as for ``CocoDataset``.
@@ -192,7 +192,7 @@ class SharedCocoDataset(CocoDataset):
 
     # ---- samples
     def get_data_info(self, idx: int) -> dict:
-        """Return a fresh dict of the annotations of sample ``idx``; negative from the end; IndexError if out of range."""
+        """Return sample ``idx`` (negative: from the end) as a dict of the caller's own; IndexError if out of range."""
         samples = self._samples
         if samples is None:
             samples = self._source()

@@ -17,7 +17,7 @@ class Samples:
     """What ``data_list`` is in a stock dataset, without the list: item ``i`` is made when it is asked for.
 
     It never changes, so copies of a dataset share it, and it pickles as the recipe it is: the view (a path), the filter
-    and, if the user chose some, the positions. Filtered rows are looked up again after unpickling (the store keeps them).
+    and, if the user chose some, the positions. Filtered rows are looked up again after unpickling.
 
     Args:
         view: the annotations as mmdet's ``CocoDataset`` understands them.

@@ -51,6 +51,17 @@ def attempt(make: Callable[[], Any]) -> Any:
             return error
 
 
+def _fault_of_error(error: Exception, file: Union[str, Path]) -> Optional[str]:
+    """Say what is wrong with the way we reject something (an IndexError is about the ``indices`` argument)."""
+    if not isinstance(error, (ValueError, IndexError)):
+        return f'rejected by accident: {error!r}'
+    if len(str(error)) > MAX_MESSAGE:
+        return f'an error message of {len(str(error))} characters'
+    if isinstance(error, ValueError) and str(file) not in str(error):
+        return f'an error that does not name {file}: {error}'
+    return None
+
+
 def compare_datasets(stock: Any, ours: Any) -> Optional[str]:
     """Return None if the two datasets show a caller the same, else where they first differ."""
     for name in ('metainfo', 'cat_ids', 'cat2label', 'ann_file', 'data_prefix'):
@@ -93,13 +104,11 @@ def _compare_errors(stock: Any, ours: Any) -> Optional[str]:
 
 
 def compare_builds(stock: Any, ours: Any, file: Union[str, Path]) -> Optional[str]:
-    """Compare what two :func:`attempt` calls returned: equal datasets, or two exceptions, ours short and naming ``file``."""
+    """Compare what two :func:`attempt` calls returned: equal datasets, or two errors, ours short and about ``file``."""
     if isinstance(stock, Exception) or isinstance(ours, Exception):
         if not isinstance(ours, Exception):
             return f'stock rejects with {type(stock).__name__}: {stock}; ours accepts'
         if not isinstance(stock, Exception):
             return f'stock accepts; ours rejects with {type(ours).__name__}: {_short(str(ours))}'
-        if len(str(ours)) > MAX_MESSAGE:
-            return f'an error message of {len(str(ours))} characters'
-        return None
+        return _fault_of_error(ours, file)
     return compare_datasets(stock, ours)

@@ -16,10 +16,20 @@ from .oracle import attempt, compare_builds, compare_datasets, difference
 @pytest.mark.parametrize(
     'a, b',
     [
-        (0.0, -0.0), (0, 0.0), (1, True), (1, 1.0), ([1], (1,)), ({'a': 1, 'b': 2}, {'b': 2, 'a': 1}), ('a', 'b'), ([1], [1, 2]),
-        ({'a': [{'b': 0.1}]}, {'a': [{'b': 0.1 + 2**-56}]}), (None, False), (float('nan'), 0.0), ({1: 0}, {1.0: 0}),
+        (0.0, -0.0),
+        (0, 0.0),
+        (1, True),
+        (1, 1.0),
+        ([1], (1,)),
+        ({'a': 1, 'b': 2}, {'b': 2, 'a': 1}),
+        ('a', 'b'),
+        ([1], [1, 2]),
+        ({'a': [{'b': 0.1}]}, {'a': [{'b': 0.1 + 2**-56}]}),
+        (None, False),
+        (float('nan'), 0.0),
+        ({1: 0}, {1.0: 0}),
     ],
-)  # fmt: skip
+)
 def test_difference_is_seen(a, b):
     assert difference(a, b)
     assert difference(a, a) is None

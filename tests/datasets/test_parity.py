@@ -44,7 +44,9 @@ def test_files_stock_mostly_rejects(file, options):
     check(file.encode(), options)
 
 
-@given(coco_files(), st.integers(0, 2**16), st.sampled_from([b'', b'\xff', b'"', b'{', b']', b',', b'\x00', b'9' * 400]))
+@given(
+    coco_files(), st.integers(0, 2**16), st.sampled_from([b'', b'\xff', b'"', b'{', b']', b',', b'\x00', b'9' * 400])
+)
 @settings(SETTINGS, max_examples=100)
 def test_files_with_one_place_damaged(file, place, damage):
     content = file.encode()
@@ -64,20 +66,30 @@ def test_every_peculiarity_by_itself(feature):
 @pytest.mark.parametrize(
     'content',
     [
-        '{"images": {}, "annotations": {}, "categories": {}}', '{"images": [], "annotations": "", "categories": []}',
-        '{"categories": []}', '{}', '[]', 'null', '3', '"x"', '{"images": null, "categories": []}', '{"images": 3, "categories": []}',
-        '{"images": [], "annotations": [], "categories": null}', '{"images": [5], "categories": []}',
-        '{"images": [{"id": [1]}], "categories": []}', '{"images": [{"id": 1}], "categories": []}',
+        '{"images": {}, "annotations": {}, "categories": {}}',
+        '{"images": [], "annotations": "", "categories": []}',
+        '{"categories": []}',
+        '{}',
+        '[]',
+        'null',
+        '3',
+        '"x"',
+        '{"images": null, "categories": []}',
+        '{"images": 3, "categories": []}',
+        '{"images": [], "annotations": [], "categories": null}',
+        '{"images": [5], "categories": []}',
+        '{"images": [{"id": [1]}], "categories": []}',
+        '{"images": [{"id": 1}], "categories": []}',
         '{"images": [], "annotations": [{"id": 1, "image_id": 1}], "categories": []}',
         '{"images": [], "annotations": [{"id": 1, "image_id": 1, "category_id": {}}], "categories": []}',
         '{"images": [], "annotations": [{"id": 1, "image_id": 1, "category_id": 1}], "categories": []}',
         '{"images": [{"id": 1, "file_name": "a", "height": null, "width": null}], "annotations": [], "categories": []}',
         '{"images": [{"id": 1, "file_name": "a", "height": "4", "width": "x"}], "annotations": [], "categories": []}',
-        '{"images": [{"id": 1, "file_name": "a", "height": 4, "width": 5}], "categories": [{"id": 1, "name": ["cat"]}]}',
+        '{"images": [{"id": 1, "file_name": "", "height": 4, "width": 5}], "categories": [{"id": 1, "name": ["cat"]}]}',
         '{"images": [{"id": 1, "file_name": "a", "height": 4, "width": 5}], "categories": [{"id": {}, "name": "cat"}]}',
         '{"images": [{"id": 1, "file_name": null, "height": 4, "width": 5}], "categories": []}',
     ],
-)  # fmt: skip
+)
 def test_odd_shapes_of_a_file(content):
     options = {'metainfo': {'classes': ('cat',)}, 'data_prefix': {'img': 'a'}, 'serialize_data': False}
     check(content.encode(), options)
@@ -93,9 +105,12 @@ def test_real_coco_images(split, filter_cfg, serialize, tmp_path):
     if not folder.exists():
         pytest.skip('../shared/data/coco_tiny is missing: this test compares both classes on real annotations')
     options = {
-        'ann_file': f'annotations/instances_{split}2017.json', 'data_root': str(folder), 'data_prefix': {'img': f'{split}2017/'},
-        'filter_cfg': filter_cfg, 'serialize_data': serialize,
-    }  # fmt: skip
+        'ann_file': f'annotations/instances_{split}2017.json',
+        'data_root': str(folder),
+        'data_prefix': {'img': f'{split}2017/'},
+        'filter_cfg': filter_cfg,
+        'serialize_data': serialize,
+    }
     stock = attempt(lambda: CocoDataset(**options))
     ours = attempt(lambda: SharedCocoDataset(**options, cache_dir=str(tmp_path)))
     assert len(stock) > 70
@@ -125,9 +140,11 @@ def test_taco_without_the_repeated_ids_is_equal(tmp_path):
     file = tmp_path / 'taco.json'
     file.write_text(json.dumps(content), encoding='utf-8')
     options = {
-        'ann_file': str(file), 'metainfo': {'classes': tuple(c['name'] for c in content['categories'])}, 'data_prefix': {'img': 'x'},
+        'ann_file': str(file),
+        'metainfo': {'classes': tuple(c['name'] for c in content['categories'])},
+        'data_prefix': {'img': 'x'},
         'filter_cfg': {'filter_empty_gt': True},
-    }  # fmt: skip
+    }
     stock = attempt(lambda: CocoDataset(**options))
     ours = attempt(lambda: SharedCocoDataset(**options, cache_dir=str(tmp_path)))
     assert len(stock) > 1000
