@@ -32,10 +32,10 @@ def match_categories(file: str, categories: List[dict], classes: Sequence[str], 
     try:
         cat_ids = coco.get_cat_ids(cat_names=classes)
     except KeyError as error:
-        position = next(i for i, c in enumerate(categories) if error.args[0] not in c)
-        raise AnnotationFileError(
-            file, 'is missing', record=f'categories[{position}]', field=str(error.args[0])
-        ) from None
+        field = error.args[0]
+        position, category = next((i, c) for i, c in enumerate(categories) if field not in c)
+        record = f'categories[{position}] (id {category.get("id")!r})'
+        raise AnnotationFileError(file, 'is missing', record, field) from None
     if len(cat_ids) < len(categories):
         # Compared as stock does, position by position: ids may repeat.
         unused = [c.get('name') for c in categories if c.get('name') not in classes]
