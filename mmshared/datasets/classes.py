@@ -37,11 +37,11 @@ def match_categories(file: str, categories: List[dict], classes: Sequence[str], 
         record = f'categories[{position}] (id {category.get("id")!r})'
         raise AnnotationFileError(file, 'is missing', record, field) from None
     if len(cat_ids) < len(categories):
-        # Compared as stock does, position by position: ids may repeat.
-        unused = [c.get('name') for c in categories if c.get('name') not in classes]
+        wanted = classes if hasattr(classes, '__len__') else [classes]  # as pycocotools reads it
+        unused = [c['name'] for c in categories if c['name'] not in wanted]
         print_log(
             f'{file}: {len(cat_ids) or "none"} of its {len(categories)} categories are among metainfo["classes"]; '
-            f'annotations of the others are not used. Not in classes: {names(unused)}. Classes: {names(classes)}',
+            f'annotations of the others are not used. Not in classes: {names(unused)}. Classes: {names(wanted)}',
             logger='current',
             level=logging.WARNING,
         )
@@ -50,6 +50,7 @@ def match_categories(file: str, categories: List[dict], classes: Sequence[str], 
 
 def names(values: Iterable[Any]) -> str:
     """Return a list of names for a message, cut where it gets long."""
+    values = [values] if isinstance(values, str) else values
     values = [repr(v) if len(repr(v)) <= MAX_NAME else repr(v)[: MAX_NAME - 3] + '...' for v in values]
     more = f' and {len(values) - MAX_NAMES} more' if len(values) > MAX_NAMES else ''
     return ', '.join(values[:MAX_NAMES]) + more if values else '(none)'

@@ -1,4 +1,4 @@
-"""Where stock has a plain bug, SharedCocoDataset is right. Every test shows the bug too, so that it notices a repair."""
+"""Where stock has a plain bug, SharedCocoDataset is right. Each test shows the bug too, so that it notices a repair."""
 
 from __future__ import annotations
 
