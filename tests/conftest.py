@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,11 @@ def run_tool():
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A TCP port of this machine that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
