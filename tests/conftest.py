@@ -13,12 +13,18 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 
 
-def load_tool(name: str):
+def _load_tool(name: str):
     """Import ``tools/<name>.py``, which is not part of a package."""
     spec = importlib.util.spec_from_file_location(name, REPO / 'tools' / f'{name}.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope='session')
+def load_tool():
+    """A function that imports ``tools/<name>.py``."""
+    return _load_tool
 
 
 @pytest.fixture(scope='session')
@@ -31,7 +37,7 @@ def repo() -> Path:
 def shapes(tmp_path_factory) -> Path:
     """A folder with 8 training and 4 validation images of 64 pixels, made by the demo's own script."""
     folder = tmp_path_factory.mktemp('shapes')
-    make_split = load_tool('make_demo_data').make_split
+    make_split = _load_tool('make_demo_data').make_split
     make_split(folder, 'train', 8, 64, seed=0)
     make_split(folder, 'val', 4, 64, seed=1)
     return folder
@@ -52,9 +58,19 @@ def run_tool():
     return run
 
 
+@pytest.fixture(scope='session')
+def unused_port_factory():
+    """A function that gives a TCP port (as text) of this machine that was free a moment ago."""
+
+    def unused() -> str:
+        with socket.socket() as probe:
+            probe.bind(('127.0.0.1', 0))
+            return str(probe.getsockname()[1])
+
+    return unused
+
+
 @pytest.fixture
-def unused_port() -> int:
-    """A TCP port of this machine that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+def unused_port(unused_port_factory) -> str:
+    """One such port."""
+    return unused_port_factory()
