@@ -30,6 +30,7 @@ Check = Callable[[Path], bool]
 SourceArg = Union[str, os.PathLike, Fingerprint]
 
 ATTEMPTS = 3  # with a source that changes while it is read
+OPEN_ATTEMPTS = 20  # with stores that are removed before they are opened
 
 
 class StoreCache:
@@ -41,7 +42,7 @@ class StoreCache:
         cache_dir: Folder of the stores. None: ``$MMSHARED_CACHE``, else ``$XDG_CACHE_HOME/mmshared``, else
             ``~/.cache/mmshared``. If that cannot be written, belongs to somebody else or can be written by others, or
             (unless named by the user) is on a network file system or full, stores are built in a folder of this user on
-            a local disk, and one log line says so. They are read from all of these.
+            a local disk, and one log line says so. They are read from both.
         version: Version of the store's format. Each has stores of its own.
     """
 
@@ -90,7 +91,7 @@ class StoreCache:
 
     def acquire(self, source: SourceArg, build: Build, check: Check) -> Hold:
         """As :meth:`get`, and hold the store at once, so that nobody can remove it before it is mapped."""
-        for _ in range(ATTEMPTS):
+        for _ in range(OPEN_ATTEMPTS):
             try:
                 path = self.get(source, build, check)
                 return hold(path)
@@ -111,7 +112,8 @@ class StoreCache:
             check: ``check(path)`` tells whether the file there is valid.
 
         Returns:
-            Its path, or None if it cannot be written anywhere: compute it in memory then.
+            Its path, or None if it cannot be written anywhere: compute it in memory then, and also if the file is gone
+            by the time it is opened.
         """
         store = Path(os.path.realpath(store))
         info = store.stat()
@@ -151,8 +153,10 @@ class StoreCache:
     def _find(self, name: str, check: Check, home: Optional[Folder] = None) -> Optional[Path]:
         for folder in [home] * (home is not None) + self.folders():
             path = folder.path / name
-            if path.is_file() and folder.readable() and _passes(check, path):
+            if os.path.isfile(path) and folder.readable() and _passes(check, path):
                 return path
+            if folder.named and folder.problem() is None:  # then the user wants it there
+                break
         return None
 
     def _anywhere(self, name: str, label: str, find: Callable[[], Optional[Path]], make: Callable[..., Path],

@@ -41,7 +41,7 @@ class Folder:
     def readable(self) -> bool:
         """Whether stores may be taken from here as they are. Creates nothing."""
         try:
-            return self._foreign() is None if self.private else self.path.is_dir()
+            return self._foreign() is None if self.private else os.path.isdir(self.path)
         except OSError:
             return False
 
@@ -55,7 +55,7 @@ class Folder:
         A full disk is no such problem: whoever writes gets to know, with the size of what did not fit.
         """
         try:
-            if not self.path.is_dir():
+            if not os.path.isdir(self.path):
                 self._create()
             foreign = self._foreign()
         except OSError as error:
@@ -69,7 +69,7 @@ class Folder:
         return None
 
     def _create(self) -> None:
-        missing = [path for path in (self.path, *self.path.parents) if not path.exists()] or [self.path]
+        missing = [path for path in (self.path, *self.path.parents) if not os.path.exists(path)] or [self.path]
         for path in reversed(missing):
             try:
                 os.mkdir(path, 0o700)
