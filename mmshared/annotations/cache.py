@@ -255,6 +255,8 @@ def _publish(path: Path, source: str, need: Optional[int], write: Callable[[Bina
 
 def _lock_for(folder: Path, name: str, label: str) -> Union[locks.BuildLock, locks.NoLock]:
     """The lock of the file ``name`` in ``folder``: beside it, or on a local disk if locks do not work there."""
+    if not locks.SUPPORTED:
+        return locks.NoLock()
     try:
         problem = locks.problem(folder)
         if problem is None:
@@ -264,8 +266,7 @@ def _lock_for(folder: Path, name: str, label: str) -> Union[locks.BuildLock, loc
                 return locks.BuildLock(local.path / f'{_digest(os.fspath(folder))}-{name}{LOCK_SUFFIX}', label)
     except OSError as error:
         raise explain(error, folder, label) from error
-    if locks.SUPPORTED:
-        _say_once(f'annotation cache: no file locks in {folder} ({problem}), so every process builds by itself.')
+    _say_once(f'annotation cache: no file locks in {folder} ({problem}), so every process builds by itself.')
     return locks.NoLock()
 
 

@@ -7,7 +7,6 @@ written: whoever can swap the files of a cache decides what everybody trains on.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import stat
@@ -103,7 +102,7 @@ def candidates(cache_dir: Optional[PathArg] = None) -> List[Folder]:
     else:
         home = _home_cache()
         first = [] if home is None else [Folder(home / 'mmshared')]
-    return first + local_folders()
+    return first + [folder for folder in local_folders() if folder.path not in {known.path for known in first}]
 
 
 def local_folders() -> List[Folder]:
@@ -126,4 +125,4 @@ def _home_cache() -> Optional[Path]:
 def _user() -> str:
     if hasattr(os, 'geteuid'):
         return str(os.geteuid())
-    return re.sub(r'[^A-Za-z0-9_.-]', '_', getpass.getuser())
+    return re.sub(r'[^A-Za-z0-9_.-]', '_', os.environ.get('USERNAME', 'user'))

@@ -81,13 +81,12 @@ class Draft:
         while True:
             name = self.folder / f'.{secrets.token_hex(8)}{DRAFT_SUFFIX}'
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CLOEXEC | getattr(os, 'O_BINARY', 0), 0o644)
-            if locks.problem(self.folder) is None:
-                locks.try_lock(fd)
-                if not locks.is_at(fd, name):  # swept between the two calls
-                    os.close(fd)
-                    continue
-            self._name = name
-            return fd
+            if locks.problem(self.folder) is not None or (locks.try_lock(fd) and locks.is_at(fd, name)):
+                self._name = name
+                return fd
+            os.close(fd)  # it is being swept, as it was not locked yet
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
 
     def _link(self, target: Path) -> bool:
         """Name the nameless file ``target``; False if this system cannot."""

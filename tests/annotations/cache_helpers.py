@@ -1,9 +1,8 @@
-"""A trivial store format, and children that run in a place of their own (user, mounts), for the tests of the cache."""
+"""Children that run in a place of their own (user, mounts), and small disks, for the tests of the cache."""
 from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import json
 import os
 import signal
@@ -16,52 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name('cache_worker.py')
-MAGIC = b'FAKE'
-HEADER = len(MAGIC) + 8 + 16
 needs_root = pytest.mark.skipif(
     not hasattr(os, 'geteuid') or os.geteuid() != 0, reason='needs root to mount file systems and to change the user')
-
-
-def encode(payload: bytes) -> bytes:
-    return MAGIC + len(payload).to_bytes(8, 'little') + hashlib.blake2b(payload, digest_size=16).digest() + payload
-
-
-def decode(path) -> bytes:
-    data = Path(path).read_bytes()
-    if data != encode(data[HEADER:]):
-        raise ValueError('no store')
-    return data[HEADER:]
-
-
-def check(path) -> bool:
-    try:
-        decode(path)
-    except ValueError:
-        return False
-    return True
-
-
-class Builder:
-    """Writes the source's bytes ``repeat`` times, in steps, by way of a scratch file; counts its calls."""
-
-    def __init__(self, repeat: int = 1, steps: int = 4) -> None:
-        self.calls = 0
-        self.repeat = repeat
-        self.steps = steps
-
-    def __call__(self, source, out, progress, scratch) -> None:
-        self.calls += 1
-        payload = Path(source).read_bytes() * self.repeat
-        data = encode(payload)
-        with scratch() as notes:
-            notes.write(data[:HEADER])
-            step = max(1, len(data) // self.steps)
-            for start in range(0, len(data), step):
-                out.write(data[start:start + step])
-                out.flush()
-                progress(start, len(data))
-            notes.seek(0)
-            assert notes.read() == data[:HEADER]
 
 
 def names(folder) -> list:

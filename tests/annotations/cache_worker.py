@@ -21,7 +21,7 @@ package.__spec__ = importlib.util.spec_from_loader('mmshared', None, is_package=
 sys.modules['mmshared'] = package
 sys.path.insert(0, os.fspath(Path(__file__).parent))
 
-from cache_helpers import check, decode, encode  # noqa: E402
+from fake_store import check, decode, encode  # noqa: E402
 
 from mmshared.annotations.cache import StoreCache  # noqa: E402
 

@@ -1,6 +1,7 @@
 """What one process sees: found or built, rebuilt when anything changed, never half, clear errors."""
 from __future__ import annotations
 
+import copy
 import logging
 import mmap
 import os
@@ -8,7 +9,8 @@ import pickle
 import time
 
 import pytest
-from cache_helpers import Builder, check, decode, encode, names
+from cache_helpers import names
+from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
 from mmshared.annotations.errors import CacheError, SourceChangedError
@@ -39,8 +41,8 @@ def test_builds_once_then_finds(cache, source):
 
 
 def test_a_cache_is_a_small_value(cache, source):
-    copy = pickle.loads(pickle.dumps(cache))
-    assert copy.get(source, Builder(), check) == cache.get(source, Builder(), check)
+    clone = pickle.loads(pickle.dumps(cache))
+    assert clone.get(source, Builder(), check) == cache.get(source, Builder(), check)
     assert len(pickle.dumps(cache)) < 500
 
 
@@ -227,6 +229,16 @@ def test_acquire_holds_and_survives_clearing(cache, source):
         held.fileno()
     assert [entry.path for entry in cache.clear()] == [held.path]
     assert names(cache.cache_dir) == []
+
+
+def test_a_copied_hold_is_one_of_its_own(cache, source):
+    held = cache.acquire(source, Builder(), check)
+    copies = copy.deepcopy(held), pickle.loads(pickle.dumps(held))
+    held.close()
+    assert len({held.path, *(one.path for one in copies)}) == 1 and cache.clear() == []
+    for one in copies:
+        one.close()
+    assert len(cache.clear()) == 1
 
 
 def test_acquire_gives_up_when_stores_keep_vanishing(cache, source):

@@ -9,19 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from cache_helpers import (
-    Builder,
-    check,
-    decode,
-    encode,
-    fill,
-    mount,
-    names,
-    needs_root,
-    run_child,
-    worker_command,
-    worker_env,
-)
+from cache_helpers import fill, mount, names, needs_root, run_child, worker_command, worker_env
+from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations import filesystem, locks, publish
 from mmshared.annotations.cache import StoreCache

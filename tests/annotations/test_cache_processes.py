@@ -12,7 +12,8 @@ import sys
 import time
 
 import pytest
-from cache_helpers import ROOT, WORKER, Builder, check, decode, encode, names, worker_command, worker_env
+from cache_helpers import ROOT, WORKER, names, worker_command, worker_env
+from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
 from mmshared.annotations.holds import hold

@@ -9,7 +9,8 @@ import threading
 import time
 
 import pytest
-from cache_helpers import Builder, check, decode, names, run_child, worker_env
+from cache_helpers import names, run_child, worker_env
+from fake_store import Builder, check, decode
 
 from mmshared.annotations import errors, location, locks
 from mmshared.annotations.cache import StoreCache
@@ -201,7 +202,7 @@ def test_on_a_system_without_file_locks(tmp_path):
     """As on Windows: imports, builds, publishes, prunes; nothing of POSIX is needed."""
     (tmp_path / 'a.json').write_bytes(b'[]')
     code = f'''
-import os, sys, tempfile, pytest
+import os, random, sys
 sys.modules['fcntl'] = None
 for name in ('geteuid', 'getuid', 'register_at_fork', 'O_TMPFILE', 'O_CLOEXEC', 'O_DIRECTORY', 'O_NOFOLLOW', 'pread',
              'pwrite', 'fchmod', 'statvfs'):
@@ -209,7 +210,7 @@ for name in ('geteuid', 'getuid', 'register_at_fork', 'O_TMPFILE', 'O_CLOEXEC', 
         delattr(os, name)
 sys.platform = 'win32'
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from cache_helpers import Builder, check, decode
+from fake_store import Builder, check, decode
 from mmshared.annotations.cache import StoreCache
 cache = StoreCache({os.fspath(tmp_path / 'cache')!r}, 1)
 held = cache.acquire({os.fspath(tmp_path / 'a.json')!r}, Builder(), check)
