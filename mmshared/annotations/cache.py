@@ -123,7 +123,7 @@ class StoreCache:
         find = functools.partial(self._find, name, check, home)
 
         def make(folder: Path, name: str, lock: locks.BuildLock) -> Path:
-            return _publish(folder / name, key, None, build)
+            return _publish(folder / name, key, None, build, lambda size: None)
 
         try:
             return find() or self._anywhere(name, name, find, make, home)
@@ -212,28 +212,36 @@ class StoreCache:
         if mark.again() != mark:
             raise LookAgain
         progress = Progress(mark.label, lock, mark.size)
+        path = folder / name
 
         def write(out: BinaryIO) -> None:
             build(mark.source, out, progress, functools.partial(scratch, folder))
             if mark.again() != mark:
                 raise LookAgain
 
+
+        def finish(size: int) -> None:
+            if not _passes(check, path):
+                os.unlink(path)
+                raise CacheError(
+                    f'The store just built for {mark.source} is refused by its own check. Please report this.')
+            inventory.forget_derived(path)
+            inventory.remove_superseded(path, mark.prefix(self.version))
+            sweep(folder)
+            progress.finish(size, path)
+
         try:
-            path = _publish(folder / name, mark.source, mark.size, write)
-            progress.finish(path.stat().st_size, path)
+            return _publish(path, mark.source, mark.size, write, finish)
         finally:
             progress.close()
-        if not _passes(check, path):
-            inventory.remove(path)
-            raise CacheError(f'The store just built for {mark.source} is refused by its own check. Please report this.')
-        inventory.forget_derived(path)
-        inventory.remove_superseded(path, mark.prefix(self.version))
-        sweep(folder)
-        return path
 
 
-def _publish(path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any]) -> Path:
-    """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError."""
+def _publish(path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any],
+             finish: Callable[[int], Any]) -> Path:
+    """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
+
+    ``finish(size)`` is called while nobody can remove the published file.
+    """
     folder = path.parent
     try:
         draft = Draft(folder)
@@ -247,9 +255,10 @@ def _publish(path: Path, source: str, need: Optional[int], write: Callable[[Bina
                 raise
             raise explain(error, folder, source, need) from error
         try:
-            draft.publish(path)
+            size = draft.publish(path)
         except OSError as error:
             raise explain(error, folder, source, need) from error
+        finish(size)
     return path
 
 

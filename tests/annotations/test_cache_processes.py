@@ -267,7 +267,7 @@ def test_opening_while_somebody_clears(source, tmp_path):
             time.sleep(0.002)
     try:
         builder = Builder()
-        for _ in range(100):
+        for _ in range(40):
             with cache.acquire(source, builder, check) as held:
                 assert os.path.samestat(os.fstat(held.fileno()), os.stat(held.path))
                 assert decode(held.path) == source.read_bytes()
