@@ -7,6 +7,8 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from cache_helpers import fill, mount, names, needs_root, run_child, worker_command, worker_env
@@ -41,11 +43,17 @@ def disk(tmp_path):
 
 
 @pytest.fixture
+def tmp_path():
+    """A folder that other users can enter: pytest's own is closed to them."""
+    with tempfile.TemporaryDirectory(prefix='mmshared-test-') as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.fixture
 def source(tmp_path):
     path = tmp_path / 'a.json'
     path.write_bytes(b'0123456789' * 2000)  # 5 pages, and so many for the store
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
     return path
 
 
@@ -231,7 +239,6 @@ def test_a_trap_in_var_tmp_is_avoided(source, tmp_path, trap, monkeypatch):
     monkeypatch.setattr('tempfile.tempdir', None)
     (tmp_path / 'tmp').mkdir()
     (tmp_path / 'tmp').chmod(0o1777)
-    tmp_path.chmod(0o755)
     monkeypatch.setenv('MMSHARED_CACHE', '/proc/nowhere')
 
     def action():
