@@ -7,8 +7,8 @@ import sys
 import pytest
 from cache_helpers import needs_root, run_child
 
-from mmshared.annotations import filesystem, location
-from mmshared.annotations.source import Fingerprint
+from mmshared.annotations.cache import filesystem, location
+from mmshared.annotations.cache.source import Fingerprint
 
 
 @pytest.fixture(autouse=True)

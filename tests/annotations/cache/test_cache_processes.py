@@ -16,8 +16,8 @@ from cache_helpers import ROOT, WORKER, names, worker_command, worker_env
 from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.holds import hold
-from mmshared.annotations.publish import Draft
+from mmshared.annotations.cache.holds import hold
+from mmshared.annotations.cache.publish import Draft
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith('linux'), reason='file locks and /proc of Linux')
 
@@ -142,7 +142,7 @@ def test_killed_at_random_moments(source, tmp_path):
 def test_killed_at_every_line(source, tmp_path, monkeypatch, nameless):
     """SIGKILL at each line of this package's code that a build runs: nothing half is ever seen, nothing stays."""
     if not nameless:  # as on file systems without O_TMPFILE
-        monkeypatch.setattr('mmshared.annotations.publish._open_nameless', lambda folder: None)
+        monkeypatch.setattr('mmshared.annotations.cache.publish._open_nameless', lambda folder: None)
     package = os.fspath(ROOT / 'mmshared' / 'annotations')
     folder = tmp_path / 'cache'
     cache = StoreCache(folder, version=1)
@@ -321,7 +321,7 @@ def test_a_bar_on_a_terminal(source, tmp_path):
 def test_lines_are_visible_next_to_mmengines_logger(source, tmp_path):
     pytest.importorskip('mmengine')
     code = ('from mmengine.logging import MMLogger; MMLogger.get_instance("mmengine", log_level="INFO")\n'
-            'from mmshared.annotations.messages import say; say("%d %%", 40)\n'
+            'from mmshared.annotations.cache.messages import say; say("%d %%", 40)\n'
             'import logging; logging.getLogger("mmshared").setLevel("WARNING"); say("%d %%", 41)\n'
             'logging.getLogger("mmshared").setLevel("INFO"); logging.basicConfig(format="root: %(message)s")\n'
             'say("%d %%", 42)')

@@ -13,9 +13,9 @@ from cache_helpers import names
 from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.errors import CacheError, SourceChangedError
-from mmshared.annotations.holds import hold
-from mmshared.annotations.source import Fingerprint
+from mmshared.annotations.cache.errors import CacheError, SourceChangedError
+from mmshared.annotations.cache.holds import hold
+from mmshared.annotations.cache.source import Fingerprint
 
 
 @pytest.fixture
