@@ -251,6 +251,17 @@ def test_acquire_gives_up_when_stores_keep_vanishing(cache, source):
         cache.acquire(source, Builder(), vanishing)
 
 
+def test_a_source_that_the_builder_does_not_find(cache):
+    def build(source, out, progress, scratch):
+        calls.append(source)
+        raise FileNotFoundError(source)
+
+    calls = []
+    with pytest.raises(FileNotFoundError, match='s3://missing'):
+        cache.acquire(Fingerprint('s3://missing'), build, check)
+    assert len(calls) == 1 and names(cache.cache_dir) == []
+
+
 def test_superseded_store_in_use_stays(cache, source):
     old = hold(cache.get(source, Builder(), check))
     source.write_bytes(b'changed')

@@ -14,8 +14,7 @@ import pytest
 from cache_helpers import fill, mount, names, needs_root, run_child, worker_command, worker_env
 from fake_store import Builder, check, decode, encode
 
-from mmshared.annotations.cache import filesystem, locks, publish
-from mmshared.annotations.cache import StoreCache
+from mmshared.annotations.cache import StoreCache, filesystem, locks, publish
 from mmshared.annotations.cache.errors import CacheAccessError, CacheSpaceError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith('linux'), reason='mounts and user ids of Linux')

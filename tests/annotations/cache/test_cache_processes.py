@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -16,7 +17,7 @@ from cache_helpers import ROOT, WORKER, names, worker_command, worker_env
 from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.cache.holds import hold
+from mmshared.annotations.cache.holds import exclusive, hold
 from mmshared.annotations.cache.publish import Draft
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith('linux'), reason='file locks and /proc of Linux')
@@ -340,3 +341,20 @@ def test_hold_follows_a_replaced_file(tmp_path):
         path.write_bytes(encode(b'2'))
         with hold(path) as new:
             assert os.path.samestat(os.fstat(new.fileno()), os.stat(path))
+
+
+def test_hold_against_a_removal_under_way(tmp_path):
+    """Opened while somebody is about to remove it: the hold must be one on the file that has the name afterwards."""
+    path = tmp_path / 's.mmstore'
+    path.write_bytes(encode(b'1'))
+    held = []
+    thread = threading.Thread(target=lambda: held.append(hold(path)))
+    with exclusive(path) as free:
+        assert free
+        thread.start()
+        time.sleep(0.2)
+        assert not held
+        os.unlink(path)
+        path.write_bytes(encode(b'2'))
+    thread.join(30)
+    assert os.path.samestat(os.fstat(held[0].fileno()), os.stat(path))
