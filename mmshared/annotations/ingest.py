@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import mmap
 from itertools import chain
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import msgspec
 import numpy as np
@@ -51,12 +51,10 @@ class Spool:
         self._file.write(view)
         self.size += len(view)
 
-    def map(self) -> memoryview:
+    def map(self) -> Union[mmap.mmap, bytes]:
         """All that was written, read-only."""
         self._file.flush()
-        if not self.size:
-            return memoryview(b'')
-        return memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ))
+        return mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ) if self.size else b''
 
 
 class DecimalRange:

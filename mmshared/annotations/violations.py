@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .ingest import AnnotationIngest, ImageIngest
 class _RawTexts:
     """Records that are kept as text, by their position in the file."""
 
-    def __init__(self, lengths: np.ndarray, data: memoryview) -> None:
+    def __init__(self, lengths: np.ndarray, data: Sequence[int]) -> None:
         self._lengths, self._ends, self._data = lengths, np.cumsum(lengths, dtype=np.int64), data
 
     def __getitem__(self, position: int) -> Optional[Dict[str, Any]]:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -225,8 +225,11 @@ def _blocks(order: np.ndarray) -> Iterator[np.ndarray]:
         yield order[start:start + _BLOCK]
 
 
-def _gather(data: memoryview, lengths: np.ndarray, itemsize: int, order: np.ndarray) -> Iterator[Any]:
-    """The records' pieces of ``data``, which are ``lengths`` elements long in file order, in the order ``order``."""
+def _gather(data: Sequence[int], lengths: np.ndarray, itemsize: int, order: np.ndarray) -> Iterator[Any]:
+    """The records' pieces of ``data``, which are ``lengths`` elements long in file order, in the order ``order``.
+
+    ``data`` is bytes or an mmap: slices of those are bytes, with which the garbage collector has no work.
+    """
     if not len(data):
         return
     if order.size == lengths.size and (order[1:] > order[:-1]).all():
