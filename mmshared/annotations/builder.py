@@ -45,7 +45,7 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
         for key, offset, cursor in file.members():
             cursor.offset = tables.take(file, key, offset, progress)
         tables.check()
-        return StoreWriter(tables.images, tables.annotations, ContainerWriter(out)).write(
+        return StoreWriter(tables.images, tables.annotations, ContainerWriter(out), scratch).write(
             {'source': path, 'sections': tables.sections}, tables.top)
 
 

@@ -16,6 +16,9 @@ _IS_NUMBER = np.zeros(256, bool)
 _IS_NUMBER[np.frombuffer(b'+-.0123456789eE', np.uint8)] = True
 _IS_FRACTION = np.zeros(256, bool)
 _IS_FRACTION[np.frombuffer(b'.eE', np.uint8)] = True
+#: Stands between lists, so that one pass gives their numbers and their lengths; it has no dot.
+_MARK = 9e300
+_BETWEEN, _END = b',9e300,', b',9e300]'
 _parser = simdjson.Parser()
 
 
@@ -41,9 +44,9 @@ def _flatten(text: bytes) -> np.ndarray:
         raise NotPlain(str(error)) from None
 
 
-def _integers(codes: np.ndarray, values: np.ndarray) -> Optional[np.ndarray]:
-    """Which numbers of the text ``codes`` (uint8) are written without fraction and exponent."""
-    if np.count_nonzero(codes == 0x2e) == values.size:      # a dot in each
+def _integers(codes: np.ndarray, values: np.ndarray, marks: int = 0) -> Optional[np.ndarray]:
+    """Which numbers of the text ``codes`` (uint8) are written without fraction and exponent; None if none is."""
+    if np.count_nonzero(codes == 0x2e) == values.size - marks:      # a dot in each
         return None
     is_number = _IS_NUMBER[codes]
     starts = np.flatnonzero(is_number[1:] & ~is_number[:-1]) + 1   # text begins with '[': never at 0
@@ -72,18 +75,16 @@ def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
     Raises:
         NotPlain: a text is not a list, or holds something else than numbers.
     """
-    text = b'[' + b','.join(texts) + b']'
+    text = b'[' + _BETWEEN.join(texts) + _END
     values = _flatten(text)
-    codes = np.frombuffer(text, np.uint8)
-    opens, closes = np.flatnonzero(codes == 0x5b)[1:], np.flatnonzero(codes == 0x5d)[:-1]
-    flat = opens.size == closes.size == len(texts) and (opens < closes).all() and (closes[:-1] < opens[1:]).all()
-    if not flat:
+    starts_a_list = text.startswith(b'[[') and text.count(_BETWEEN + b'[') == len(texts) - 1
+    if not starts_a_list or text.count(b'[') != len(texts) + 1:
         raise NotPlain('not a flat list each')
-    commas = np.flatnonzero(codes == 0x2c)
-    lengths = np.searchsorted(commas, closes) - np.searchsorted(commas, opens) + 1
-    for index in np.flatnonzero(lengths == 1):
-        if not text[opens[index] + 1:closes[index]].strip():
-            lengths[index] = 0
-    if lengths.sum() != values.size:
-        raise NotPlain('numbers outside the lists')
-    return Numbers(values, _integers(codes, values)), lengths
+    is_mark = values == _MARK
+    ends = np.flatnonzero(is_mark)
+    if ends.size != len(texts):
+        raise NotPlain('a number that marks the ends')
+    ends -= np.arange(ends.size)
+    numbers = ~is_mark
+    is_int = _integers(np.frombuffer(text, np.uint8), values, ends.size)
+    return Numbers(values[numbers], None if is_int is None else is_int[numbers]), np.diff(ends, prepend=0)

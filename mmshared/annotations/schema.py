@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from typing import Annotated, Any, Dict, Iterable, List, Tuple, Union
 
 import msgspec
@@ -54,11 +55,17 @@ class Schema:
         """For each record the JSON object of its further keys, ``b''`` without any; and whether one has some."""
         if not self.extras:
             return [b''] * len(records), False
-        names = [(key, f'extra{i}') for i, key in enumerate(self.extras)]
+        names = [f'extra{i}' for i in range(len(self.extras))]
+        template = b'{%b}' % b', '.join(_key_text(key).replace(b'%', b'%%') + b'%b' for key in self.extras)
+        values_of = operator.attrgetter('id', *names)         # a tuple, also of one further key
+        try:
+            return [template % values_of(record)[1:] for record in records], True
+        except (TypeError, AttributeError):                   # a record lacks one of them
+            pass
         texts = []
         for record in records:
-            # A record of a struct made before a key was learnt does not have it.
-            pairs = [(key, getattr(record, name, UNSET)) for key, name in names]
+            # A record of a struct made before a key was learnt does not even have the attribute.
+            pairs = [(key, getattr(record, name, UNSET)) for key, name in zip(self.extras, names)]
             pairs = [pair for pair in pairs if pair[1] is not UNSET]
             texts.append(object_text(pairs) if pairs else b'')
         return texts, any(texts)

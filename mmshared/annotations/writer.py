@@ -2,21 +2,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
-from .columns import I32, U16, narrow
+from .columns import F64, I32, U16, narrow
 from .container import ContainerWriter
 from .detection import kept
 from .errors import AnnotationFileError, shorten
 from .grouping import Groups, group_by_image
-from .ingest import ANNOTATION_ROW, FLAG_FORMS, IMAGE_ROW, KEPT, POLYGONS, AnnotationIngest, ImageIngest
+from .ingest import ANNOTATION_ROW, FLAG_FORMS, IMAGE_ROW, KEPT, POLYGONS, AnnotationIngest, ImageIngest, Spool
 from .layout import INDEX, RAGGED, Trait, image_record, json_list
 from .violations import DetectionRules
 
-_BLOCK = 1 << 15
-_TRUE_FORMS = [form for form, value in enumerate(FLAG_FORMS) if value is True or value == 1]
+_BLOCK = 1 << 13
+#: By a row's flags: whether ``ignore`` is true.
+_IGNORED = np.array([(*FLAG_FORMS, None, None)[flags >> 3 & 7] in (1, True) for flags in range(256)])
 
 
 class StoreWriter:
@@ -25,17 +26,29 @@ class StoreWriter:
     Args:
         images, annotations: the tables of pass one.
         out: where the columns go.
+        scratch: makes an empty temporary file.
     """
 
-    def __init__(self, images: ImageIngest, annotations: AnnotationIngest, out: ContainerWriter) -> None:
+    def __init__(self, images: ImageIngest, annotations: AnnotationIngest, out: ContainerWriter,
+                 scratch: Callable[[], BinaryIO]) -> None:
         self._images, self._annotations, self._out = images, annotations, out
         self._image_rows = np.frombuffer(images.rows.map(), IMAGE_ROW)
-        self._rows = np.frombuffer(annotations.rows.map(), ANNOTATION_ROW)
+        self._unordered = np.frombuffer(annotations.rows.map(), ANNOTATION_ROW)
         self.groups: Groups = group_by_image(self._image_rows['id'], self._image_rows['coded'] != 0,
-                                             self._rows['image'], self._rows['coded'] & 2 != 0)
-        self._rules = DetectionRules(images, self._image_rows, annotations, self._rows)
+                                             self._unordered['image'], self._unordered['coded'] & 2 != 0)
+        self._rows = self._in_order(Spool(scratch()))
+        self._rules = DetectionRules(images, self._image_rows, annotations, self._unordered)
         self._starts: Dict[str, np.ndarray] = {'annotation': self.groups.starts}
         self._traits = np.zeros(self.groups.count, np.int64)
+
+    def _in_order(self, spool: Spool) -> np.ndarray:
+        """The annotations' rows grouped by image. They are scattered once, not once for each of their columns."""
+        order = self.groups.order
+        if (order[1:] > order[:-1]).all():
+            return self._unordered
+        for block in _blocks(order.size):
+            spool.write(self._unordered[order[block]].view(np.uint8))
+        return np.frombuffer(spool.map(), ANNOTATION_ROW)
 
     def write(self, attributes: Dict[str, Any], top: Dict[str, bytes]) -> Optional[AnnotationFileError]:
         """Writes everything and closes the store with ``attributes`` and what it adds to them.
@@ -66,23 +79,22 @@ class StoreWriter:
 
     # --- annotations
     def _fixed_columns(self) -> Dict[str, int]:
-        order, out, rows = self.groups.order, self._out, self._rows
+        out, rows = self._out, self._rows
         for field in ('id', 'category', 'base', 'polygons', 'coords', 'rle', 'extra', 'raw', 'bits'):
-            out.add(f'annotation.{field}', narrow(rows[field][order]))
+            out.add(f'annotation.{field}', narrow(rows[field]))
         for field in ('code', 'types', 'kind', 'coded'):
-            out.add(f'annotation.{field}', rows[field][order])
-        out.add('annotation.position', narrow(order))
-        orphans = order[int(self.groups.starts[-1]):]
-        out.add('orphan.image', narrow(rows['image'][orphans]))
+            out.add(f'annotation.{field}', rows[field])
+        out.add('annotation.position', narrow(self.groups.order))
+        out.add('orphan.image', narrow(rows['image'][int(self.groups.starts[-1]):]))
         scales = {}
-        for field, ranges, shape in (('bbox', self._annotations.bbox, (order.size, 4)),
-                                     ('area', self._annotations.area, (order.size,))):
+        for field, ranges, shape in (('bbox', self._annotations.bbox, (rows.size, 4)),
+                                     ('area', self._annotations.area, (rows.size,))):
             dtype, scales[field] = ranges.layout()
             out.add_stream(f'annotation.{field}', dtype, self._decimals(field, dtype, scales[field]), shape)
         return scales
 
     def _decimals(self, field: str, dtype: np.dtype, scale: int) -> Iterator[np.ndarray]:
-        for block in _blocks(self.groups.order):
+        for block in _blocks(self._rows.size):
             values = self._rows[field][block]
             yield np.ascontiguousarray(np.rint(values * scale) if scale else values).astype(dtype)
 
@@ -93,37 +105,30 @@ class StoreWriter:
         odd_image = records['raw'] != 0
         for position in groups.last[odd_image]:
             self._rules.check_image(int(position))
-        flags = self._rows['flags'][groups.order]
         known = int(groups.starts[-1])
-        for start in range(0, known, _BLOCK):
-            block = slice(start, min(start + _BLOCK, known))
-            rows, of = self._rows[groups.order[block]], groups.image[block]
+        flags = self._rows['flags'].copy()
+        traits = np.zeros(known, np.int16)
+        for block in _blocks(known):
+            rows, of = self._rows[block], groups.image[block]
             keep = kept(rows['bbox'], rows['area'], records['width'][of], records['height'][of])
-            keep &= ~np.isin(rows['flags'] >> 3 & 7, _TRUE_FORMS)
-            odd = (rows['raw'] != 0) | odd_image[of]
-            for i in np.flatnonzero(odd):
-                if rows['raw'][i] == 0 and rows['flags'][i] >> 3 & 7 in _TRUE_FORMS:
-                    continue                       # an ignored one is not looked at any further
-                keep[i] = self._rules.keeps(int(groups.order[start + i]), int(groups.last[of[i]]))
+            ignored, odd = _IGNORED[rows['flags']], (rows['raw'] != 0) | odd_image[of]
+            keep &= ~ignored
+            for i in np.flatnonzero(odd & ~ignored):
+                keep[i] = self._rules.keeps(int(groups.order[block.start + i]), int(groups.last[of[i]]))
             flags[block] |= keep.astype(np.uint8) * np.uint8(KEPT)
-            self._note_traits(rows, of, keep, odd)
+            traits[block] = _traits(rows, keep, odd)
+        some = np.flatnonzero(np.diff(groups.starts))
+        if some.size:
+            self._traits[some] = np.bitwise_or.reduceat(traits, groups.starts[some])
         self._traits[odd_image] |= Trait.ODD
         self._traits[records['coded'] != 0] |= Trait.CODED
         self._out.add('annotation.flags', flags)
 
-    def _note_traits(self, rows: np.ndarray, of: np.ndarray, keep: np.ndarray, odd: np.ndarray) -> None:
-        traits = np.where(odd, int(Trait.ODD), 0)
-        traits |= np.where(rows['types'] != 0, int(Trait.INTEGERS), 0)
-        traits |= np.where((rows['kind'] != POLYGONS) | (rows['polygons'] == 0), int(Trait.NO_POLYGONS), 0)
-        traits |= np.where(keep, 0, int(Trait.DROPPED))
-        traits |= np.where(rows['code'] >= I32 * 8, int(Trait.VARIED), 0)
-        np.bitwise_or.at(self._traits, of, traits)
-
     def _scales(self) -> None:
         """Adds the scale's code to the traits of images whose annotations share one, those without polygons aside."""
-        known = self.groups.order[:int(self.groups.starts[-1])]
-        has_some = self._rows['coords'][known] > 0
-        code = self._rows['code'][known][has_some]
+        known = self._rows[:int(self.groups.starts[-1])]
+        has_some = known['coords'] > 0
+        code = known['code'][has_some]
         ends = np.concatenate([[0], np.cumsum(has_some)])[self.groups.starts]
         some = np.flatnonzero(np.diff(ends))
         if not some.size:
@@ -134,18 +139,14 @@ class StoreWriter:
 
     def _ragged_columns(self) -> None:
         self._scales()
-        rows, order = self._rows, self.groups.order
-        width = rows['code'] >> 3
         for name, dtype in RAGGED.items():
-            lengths = rows[name] if name in rows.dtype.names else rows['coords'] * (width == U16 + _WIDTH[name])
-            spool = self._annotations.spools[name]
-            gathered = _gather(spool.map(), lengths, dtype.itemsize, order)
+            spool, ordered = self._annotations.spools[name], _lengths(self._rows, name)
+            pieces = _gather(spool.map(), _lengths(self._unordered, name), dtype, self.groups.order)
             if name == 'polygons':
-                self._out.add('text.polygons', narrow(np.frombuffer(b''.join(gathered), dtype)))
+                self._out.add('text.polygons', narrow(np.frombuffer(b''.join(pieces), dtype)))
             else:
-                self._out.add_stream(f'text.{name}', dtype, gathered)
-            ends = np.cumsum(lengths[order], dtype=np.int64)
-            self._starts[name] = np.concatenate([[0], ends])[self.groups.starts]
+                self._out.add_stream(f'text.{name}', dtype, pieces)
+            self._starts[name] = np.concatenate([[0], np.cumsum(ordered, dtype=np.int64)])[self.groups.starts]
 
     # --- images
     def _image_columns(self) -> None:
@@ -154,7 +155,7 @@ class StoreWriter:
         for field in ('name', 'extra', 'raw'):
             lengths = self._image_rows[field]
             out.add_stream(f'text.image_{field}', 'u1',
-                           _gather(self._images.spools[field].map(), lengths, 1, groups.last))
+                           _gather(self._images.spools[field].map(), lengths, np.dtype('u1'), groups.last))
             ends = np.concatenate([[0], np.cumsum(rows[field], dtype=np.int64)])
             self._starts['image_raw' if field == 'raw' else field] = ends
         self._starts['image_extra'] = self._starts.pop('extra')
@@ -201,8 +202,9 @@ class StoreWriter:
 
     def _duplicate_ids(self) -> AnnotationFileError | None:
         """The error for annotation ids that occur more than once among the known images, naming them."""
-        order = self.groups.order[:int(self.groups.starts[-1])]
-        ids, coded = self._rows['id'][order], self._rows['coded'][order] & 1 != 0
+        known = int(self.groups.starts[-1])
+        order, rows = self.groups.order[:known], self._rows[:known]
+        ids, coded = rows['id'], rows['coded'] & 1 != 0
         repeated = {}
         for mask, value in ((~coded, lambda key: key), (coded, self._annotations.ids.values.__getitem__)):
             keys = np.sort(ids[mask])
@@ -217,18 +219,34 @@ class StoreWriter:
         return AnnotationFileError(self._images.path, problem)
 
 
-_WIDTH = {'u16': 0, 'i32': 1, 'f64': 2}
+def _traits(rows: np.ndarray, keep: np.ndarray, odd: np.ndarray) -> np.ndarray:
+    """The :class:`~.layout.Trait` bits that each annotation gives its image."""
+    traits = np.where(odd, int(Trait.ODD), 0)
+    traits |= np.where(rows['types'] != 0, int(Trait.INTEGERS), 0)
+    traits |= np.where((rows['kind'] != POLYGONS) | (rows['polygons'] == 0), int(Trait.NO_POLYGONS), 0)
+    traits |= np.where(keep, 0, int(Trait.DROPPED))
+    traits |= np.where(rows['code'] >= I32 * 8, int(Trait.VARIED), 0)
+    return traits
 
 
-def _blocks(order: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, order.size, _BLOCK):
-        yield order[start:start + _BLOCK]
+_WIDTH = {'u16': U16, 'i32': I32, 'f64': F64}
 
 
-def _gather(data: Sequence[int], lengths: np.ndarray, itemsize: int, order: np.ndarray) -> Iterator[Any]:
+def _lengths(rows: np.ndarray, name: str) -> np.ndarray:
+    """How many elements each row has in the ragged column ``name``."""
+    return rows[name] if name not in _WIDTH else rows['coords'] * (rows['code'] >> 3 == _WIDTH[name])
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    for start in range(0, size, _BLOCK):
+        yield slice(start, min(start + _BLOCK, size))
+
+
+def _gather(data: Sequence[int], lengths: np.ndarray, dtype: np.dtype, order: np.ndarray) -> Iterator[Any]:
     """The records' pieces of ``data``, which are ``lengths`` elements long in file order, in the order ``order``.
 
-    ``data`` is bytes or an mmap: slices of those are bytes, with which the garbage collector has no work.
+    Texts are sliced: ``data`` is bytes or an mmap, slices of which are bytes, no work for the garbage collector.
+    Numbers are many and short, so they are picked one by one.
     """
     if not len(data):
         return
@@ -236,9 +254,14 @@ def _gather(data: Sequence[int], lengths: np.ndarray, itemsize: int, order: np.n
         for start in range(0, len(data), 1 << 20):
             yield data[start:start + (1 << 20)]
         return
-    ends = np.cumsum(lengths, dtype=np.int64) * itemsize
-    for block in _blocks(order):
-        size = lengths[block].astype(np.int64) * itemsize
-        block, size = block[size > 0], size[size > 0]
-        stops = ends[block]
-        yield b''.join([data[a:b] for a, b in zip((stops - size).tolist(), stops.tolist())])
+    ends = np.cumsum(lengths, dtype=np.int64)
+    values = None if dtype.itemsize == 1 else np.frombuffer(data, dtype)
+    for block in _blocks(order.size):
+        chosen = order[block]
+        chosen = chosen[lengths[chosen] > 0]
+        sizes, stops = lengths[chosen].astype(np.int64), ends[chosen]
+        if values is None:
+            yield b''.join([data[a:b] for a, b in zip((stops - sizes).tolist(), stops.tolist())])
+        elif chosen.size:
+            last = np.cumsum(sizes)
+            yield values[np.repeat(stops - last, sizes) + np.arange(last[-1])]
