@@ -66,7 +66,8 @@ class Schema:
         names = [(f'extra{i}', json.dumps(key).encode() + b': ') for i, key in enumerate(self.extras)]
         texts = []
         for record in records:
-            pairs = [(prefix, getattr(record, name)) for name, prefix in names]
+            # a record may be older than the key: another of its piece taught it
+            pairs = [(prefix, getattr(record, name, UNSET)) for name, prefix in names]
             inner = b', '.join([prefix + value for prefix, value in pairs if value is not UNSET])
             texts.append(b'{%b}' % inner if inner else b'')
         return texts, any(texts)
