@@ -21,6 +21,8 @@ _SPACE = b' \t\n\r'
 _COMMA = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*')
 _TRAILING = re.compile(r'trailing characters \(byte (\d+)\)')
 _CUTS = 4
+#: What has been read of a number, a word or an escape that the end of a piece cuts is not longer than this.
+_TAIL = 16
 
 
 class Odd(NamedTuple):
@@ -74,7 +76,7 @@ class JsonFile:
                 if end < len(text) or whole:      # else a number may go on in the next bytes
                     return value, offset + len(text[:end].encode('utf-8', 'surrogatepass'))
             except json.JSONDecodeError as error:
-                if whole:
+                if whole or _is_wrong(error):
                     raise self.syntax(error, offset, text, record) from None
             except (RecursionError, ValueError) as error:
                 raise self.error(f'cannot be read at byte {offset}: {shorten(str(error))}', record) from None
@@ -249,7 +251,7 @@ class Elements:
             try:
                 value, end = _DECODER.raw_decode(text, position)
             except json.JSONDecodeError as error:
-                if whole:
+                if whole or _is_wrong(error):
                     raise self._json.syntax(error, self.offset, text, record) from None
                 break
             except (RecursionError, ValueError) as error:
@@ -257,7 +259,7 @@ class Elements:
             after = _skip(text, end)
             follows = text[after:after + 1]
             if follows not in (',', ']') or (follows == ',' and _skip(text, after + 1) == len(text)):
-                if follows not in ('', ',') or whole:
+                if whole or follows not in ('', ',') and len(text) - end > _TAIL:
                     raise self._json.error(f'is not valid JSON: expected a comma or "]" after it, found '
                                            f'{text[after:after + 20]!r}', record)
                 break
@@ -276,6 +278,11 @@ class Elements:
             return self._decode(b'[%b]' % encoded)[0]
         except msgspec.DecodeError:
             return Odd(encoded, value)
+
+
+def _is_wrong(error: json.JSONDecodeError) -> bool:
+    """Whether the text is malformed whatever follows it: else more of a huge file is read in vain."""
+    return len(error.doc) - error.pos > _TAIL and not error.msg.startswith('Unterminated string')
 
 
 def _skip(text: str, position: int) -> int:
