@@ -5,7 +5,7 @@ by image, so that whatever belongs to one image lies together. Only a few number
 """
 from __future__ import annotations
 
-from typing import BinaryIO, Callable, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple, Union
 
 import msgspec
 
@@ -41,8 +41,7 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
     file = JsonFile(source, path)
     for key, offset, cursor in file.members():
         cursor.offset = tables.take(file, key, offset, progress)
-    if tables.annotations.bad_category and 'categories' in tables.top:
-        raise tables.annotations.bad_category
+    tables.check()
     return StoreWriter(tables.images, tables.annotations, ContainerWriter(out)).write(
         {'source': path, 'sections': tables.sections}, tables.top)
 
@@ -54,6 +53,7 @@ class _Tables:
         self._path, self._scratch, self._image_ids = path, scratch, IdTable()
         self.top: Dict[str, bytes] = {}
         self.sections: Dict[str, bool] = {'images': False, 'annotations': False}
+        self._faults: Dict[str, Optional[AnnotationFileError]] = {}
         self.images = self._new_images()
         self.annotations = self._new_annotations()
 
@@ -80,18 +80,39 @@ class _Tables:
                 end = file.value(offset, key)[1]
                 self.top[key] = file.read(offset, end - offset)
             return end
-        self.sections[key] = True
+        self.top.pop(key, None)
+        self.sections[key] = first == b'['
         if first != b'[':
             value, end = file.value(offset, key)
-            if value not in ({}, ''):      # what can be iterated, and holds nothing, is as good as an empty list
-                raise AnnotationFileError(self._path, f'is {shorten(value)}, should be a list of objects', key)
+            self.top[key] = file.read(offset, end - offset)
+            # what can be iterated, and holds nothing, is as good as an empty list
+            self._faults[key] = None if value in ({}, '') else AnnotationFileError(
+                self._path, f'is {shorten(value)}, should be a list of objects', key)
             return end
-        elements = Elements(file, offset, table.schema.decode, key)
+        elements, self._faults[key] = Elements(file, offset, table.schema.decode, key), None
         for batch in elements:
-            table.add(batch)
+            if not self._faults[key]:
+                self._faults[key] = _fault(table, batch)
             if progress:
                 progress(elements.offset, file.size)
         return elements.end
+
+    def check(self) -> None:
+        """Raises the error about the file's content, if there is one: not before its end, as a key may come again."""
+        faults = [self._faults.get('annotations'), self._faults.get('images')]
+        if 'categories' in self.top:
+            faults.append(self.annotations.bad_category)
+        for fault in filter(None, faults):
+            raise fault
+
+
+def _fault(table: Union[ImageIngest, AnnotationIngest], batch: List[Any]) -> Optional[AnnotationFileError]:
+    """What is wrong with a record of ``batch``; None after adding all to ``table``."""
+    try:
+        table.add(batch)
+    except AnnotationFileError as error:
+        return error
+    return None
 
 
 def _array_text(file: JsonFile, offset: int, name: str) -> Tuple[bytes, int]:

@@ -35,6 +35,7 @@ def scaled(values: np.ndarray, scale: int) -> Tuple[np.ndarray, np.ndarray]:
     """``values * scale`` rounded (float64), and where dividing that by ``scale`` gives back the same bits."""
     with np.errstate(over='ignore', invalid='ignore'):
         quotients = np.rint(values * scale)
+        quotients += 0.0                          # an integer has no -0.0
         exact = (quotients / scale).view(np.int64) == values.view(np.int64)
     exact &= np.abs(quotients) <= _INT32
     return quotients, exact

@@ -11,7 +11,7 @@ import numpy as np
 
 from .cache import hold
 from .container import Container
-from .errors import AnnotationFileError, StoreError
+from .errors import AnnotationFileError, StoreError, shorten
 from .records import Records, id_values
 
 
@@ -100,6 +100,9 @@ class AnnotationStore:
             for field in ('id', 'name'):
                 if field not in category:
                     raise AnnotationFileError(self.source, 'is missing', record, field)
+            if isinstance(category['id'], (list, dict)):
+                raise AnnotationFileError(self.source, f'is {shorten(category["id"])}, cannot serve as a key', record,
+                                          'id')
         return categories
 
     def to_dict(self) -> Dict[str, Any]:
