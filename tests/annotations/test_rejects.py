@@ -26,10 +26,14 @@ def ours(text: bytes, path: Path) -> Optional[dict]:
     """The content by way of a store, None if the file is rejected."""
     try:
         build(text, path)
+        store = AnnotationStore(path)
+        if 'categories' in store.top:
+            store.categories                        # looked at when asked for
     except AnnotationFileError as error:
         assert len(str(error)) <= 1500
-        return None
-    return AnnotationStore(path).to_dict()
+        if error.field != 'name':                   # CocoDataset needs it, the index does not
+            return None
+    return store.to_dict()
 
 
 def assert_same_verdict(text: bytes) -> None:
