@@ -68,13 +68,16 @@ class AnnotationStore:
         Raises:
             StoreError: they do not.
         """
-        columns = self.container.columns
-        offsets = {name: columns['index'][:, INDEX.index(name)] for name in OFFSETS}
-        wrong = [name for name, starts in offsets.items() if starts[0] < 0 or (starts[1:] < starts[:-1]).any()
-                 or starts[-1] > (self.num_annotations if name == 'annotation' else columns[OFFSETS[name]].size)]
-        wrong += [f'annotation.{name}' for name, texts in (('coords', ('u16', 'i32', 'f64')), ('polygons', ('polygons',)))
-                  if columns[f'annotation.{name}'].min(initial=0) < 0
-                  or columns[f'annotation.{name}'].sum(dtype=float) != sum(columns[f'text.{text}'].size for text in texts)]
+        columns, wrong = self.container.columns, []
+        for name, target in OFFSETS.items():
+            starts = columns['index'][:, INDEX.index(name)]
+            size = columns[target].size if target else self.num_annotations
+            if starts[0] < 0 or starts[-1] > size or (starts[1:] < starts[:-1]).any():
+                wrong.append(f'index of {name}')
+        for name, texts in (('coords', ('u16', 'i32', 'f64')), ('polygons', ('polygons',))):
+            lengths = columns[f'annotation.{name}']
+            if lengths.min(initial=0) < 0 or lengths.sum(dtype=float) != sum(columns[f'text.{t}'].size for t in texts):
+                wrong.append(f'annotation.{name}')
         if wrong:
             raise StoreError(f'{self.path}: its offsets do not add up ({wrong[0]}). Delete it')
 

@@ -292,7 +292,7 @@ def _is_wrong(error: json.JSONDecodeError) -> bool:
 
 
 def _has_long_number(data: bytes) -> bool:
-    """Whether there may be a number so long that ``json`` refuses it (4,300 digits), where the fast decoder does not."""
+    """Whether there may be a number of more than 4,300 digits: ``json`` refuses it, the fast decoder does not."""
     return any(data[i:i + _DIGITS].isdigit() for i in range(0, len(data), _DIGITS))
 
 

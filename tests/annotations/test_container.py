@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -136,13 +138,12 @@ def test_inconsistent_columns_end_in_an_error_or_in_data(path: Path, change: str
             records = Records(store.container)
         except (StoreError, ValueError, IndexError, KeyError):
             continue
-        for read, count in ((lambda i: view.data_info(i, ''), len(view)), (view.labels, len(view)),
-                            (records.image, store.num_images), (records.annotation, store.num_annotations)):
-            for i in range(count):
-                try:
+        reads = [(partial(view.data_info, img_prefix=''), len(view)), (view.labels, len(view)),
+                 (records.image, store.num_images), (records.annotation, store.num_annotations)]
+        for read, count in reads:
+            for i in range(count):        # anything but a crash, a hang or a MemoryError
+                with suppress(StoreError, ValueError, IndexError, KeyError, TypeError, OverflowError):
                     read(i)
-                except (StoreError, ValueError, IndexError, KeyError, TypeError, OverflowError):
-                    pass                                  # anything but a crash, a hang or a MemoryError
 
 
 @pytest.mark.parametrize('name', ['annotation.coords', 'annotation.polygons', 'index', 'text.u16'])
