@@ -121,7 +121,7 @@ def decode_coordinates(code: np.ndarray, base: np.ndarray, lengths: np.ndarray,
     width = np.repeat(code >> 3, lengths)
     values = np.empty(width.size)
     two = code >> 3 == U16
-    values[width == U16] = np.repeat(base[two], lengths[two]) + parts[U16]
+    values[width == U16] = np.repeat(base[two].astype(np.int64), lengths[two]) + parts[U16]   # base may be narrow
     values[width == I32] = parts[I32]
     values /= np.repeat(SCALES[code & 7], lengths)
     values[width == F64] = parts[F64]

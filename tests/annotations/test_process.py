@@ -59,7 +59,7 @@ print(peak[0] - before)
 def run(code: str, *args: str) -> str:
     environment = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
     done = subprocess.run([sys.executable, '-c', code, *args], cwd=REPO, env=environment, text=True, timeout=120,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                          capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

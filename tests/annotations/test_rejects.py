@@ -57,7 +57,7 @@ def mutated(text: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize('size', [16, 200, 1 << 19])
-@settings(PROPERTY, max_examples=120)
+@settings(PROPERTY, max_examples=40)
 @given(seed=st.integers(0, 2 ** 32))
 def test_mutations(monkeypatch: pytest.MonkeyPatch, size: int, seed: int) -> None:
     pieces(monkeypatch, size)

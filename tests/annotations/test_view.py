@@ -54,7 +54,7 @@ def assert_as_stock(text: bytes, cat_ids: list) -> None:
             [i['bbox_label'] for i in info['instances']] for info in expected]
 
 
-@settings(PROPERTY, max_examples=250)
+@settings(PROPERTY, max_examples=100)
 @given(seed=st.integers(0, 2 ** 32))
 def test_any_text(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     pieces(monkeypatch, random.Random(seed).choice([64, 1 << 19]))
