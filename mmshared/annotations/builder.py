@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from typing import BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import msgspec
 
@@ -67,8 +67,8 @@ class _Tables:
     def __init__(self, path: str, scratch: Scratch) -> None:
         self._path, self._scratch, self._image_ids = path, scratch, IdTable()
         self.top: Dict[str, bytes] = {}
-        self._problems: Dict[str, AnnotationFileError] = {}
         self.sections: Dict[str, bool] = {'images': False, 'annotations': False}
+        self._faults: Dict[str, Optional[AnnotationFileError]] = {}
         self.images = self._new_images()
         self.annotations = self._new_annotations()
 
@@ -83,7 +83,6 @@ class _Tables:
 
         A key that is given twice counts as given last, so what is wrong with its value is told in the end.
         """
-        self._problems.pop(key, None)
         _, first = file.token(offset)
         if key == 'images':
             table = self.images = self._new_images()
@@ -96,30 +95,39 @@ class _Tables:
                 end = file.value(offset, key)[1]
                 self.top[key] = file.read(offset, end - offset)
             return end
-        self.sections[key] = True
+        self.top.pop(key, None)
+        self.sections[key] = first == b'['
         if first != b'[':
             value, end = file.value(offset, key)
-            if value not in ({}, ''):      # what can be iterated, and holds nothing, is as good as an empty list
-                self._problems[key] = AnnotationFileError(
-                    self._path, f'is {shorten(value)}, should be a list of objects', key)
+            self.top[key] = file.read(offset, end - offset)
+            # what can be iterated, and holds nothing, is as good as an empty list
+            self._faults[key] = None if value in ({}, '') else AnnotationFileError(
+                self._path, f'is {shorten(value)}, should be a list of objects', key)
             return end
-        elements = Elements(file, offset, table.schema.decode, key)
+        elements, self._faults[key] = Elements(file, offset, table.schema.decode, key), None
         for batch in elements:
-            if key not in self._problems:
-                try:
-                    table.add(batch)
-                except AnnotationFileError as error:
-                    self._problems[key] = error
+            if not self._faults[key]:
+                self._faults[key] = _fault(table, batch)
             if progress:
                 progress(elements.offset, file.size)
         return elements.end
 
     def check(self) -> None:
-        """Raises the first problem with the values that count."""
-        for problem in self._problems.values():
-            raise problem
-        if self.annotations.bad_category and 'categories' in self.top:
-            raise self.annotations.bad_category
+        """Raises the error about the file's content, if there is one: not before its end, as a key may come again."""
+        faults = [self._faults.get('annotations'), self._faults.get('images')]
+        if 'categories' in self.top:
+            faults.append(self.annotations.bad_category)
+        for fault in filter(None, faults):
+            raise fault
+
+
+def _fault(table: Union[ImageIngest, AnnotationIngest], batch: List[Any]) -> Optional[AnnotationFileError]:
+    """What is wrong with a record of ``batch``; None after adding all to ``table``."""
+    try:
+        table.add(batch)
+    except AnnotationFileError as error:
+        return error
+    return None
 
 
 def _array_text(file: JsonFile, offset: int, name: str) -> Tuple[bytes, int]:

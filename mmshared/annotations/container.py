@@ -20,6 +20,7 @@ A column whose elements are all equal stores one of them (``stored`` is 1) and i
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import struct
@@ -28,7 +29,7 @@ from typing import Any, BinaryIO, Dict, Iterable, Optional
 
 import numpy as np
 
-from .errors import StoreError
+from .errors import StoreError, shorten
 
 MAGIC = b'MMSHARED'
 #: Raise it whenever the meaning of a column changes: stores of another version are rebuilt, never read.
@@ -108,8 +109,8 @@ class Container:
             self.attributes: Dict[str, Any] = header['attributes']
             self._described: Dict[str, list] = header['columns']
             self.columns = {name: self._column(*entry) for name, entry in self._described.items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StoreError(f'{self.path}: its header is inconsistent ({error})') from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise StoreError(f'{self.path}: its header is inconsistent ({shorten(str(error))})') from error
 
     def _header(self, file: BinaryIO) -> Dict[str, Any]:
         file.seek(0)
@@ -128,13 +129,18 @@ class Container:
         text = file.read(length)
         if zlib.crc32(text) != crc:
             raise StoreError(f'{self.path}: its header is damaged')
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f'{self.path}: its header is not JSON ({shorten(str(error))})') from error
 
     def _column(self, dtype: str, shape: list, offset: int, stored: int, crc: int) -> np.ndarray:
         if dtype not in _DTYPES:
             raise ValueError(f'unknown dtype {dtype!r}')
-        count = int(np.prod(shape, dtype=np.int64))
-        if stored not in (1, count) or min(count, offset, stored) < 0:
+        if not all(type(n) is int and n >= 0 for n in (*shape, offset, stored)):
+            raise ValueError('a size is no number')
+        count = math.prod(shape)
+        if stored != count and (stored != 1 or len(shape) != 1):
             raise ValueError('a column is shorter than it says')
         if stored == 0:
             return np.zeros(shape, dtype)

@@ -14,18 +14,18 @@ class Groups(NamedTuple):
     Attributes:
         first: int64, shape (I,): position in the file of the first image record with each id.
         last: int64, shape (I,): of the last one, which is the one that counts.
-        of_record: int64, shape (R,): the group of each image record.
         order: int64, shape (A,): positions of the annotations, grouped by image, those of unknown images at the end;
             within a group in order of the file.
         starts: int64, shape (I + 1,): where in ``order`` each image's annotations begin.
         image: int64, shape (A,): the group of each annotation of ``order``; I for unknown images.
+        of_record: int64, shape (R,): the group of each image record.
     """
     first: np.ndarray
     last: np.ndarray
-    of_record: np.ndarray
     order: np.ndarray
     starts: np.ndarray
     image: np.ndarray
+    of_record: np.ndarray
 
     @property
     def count(self) -> int:
@@ -46,8 +46,9 @@ def group_by_image(images: np.ndarray, images_coded: np.ndarray, annotations: np
     appearance = np.argsort(first, kind='stable')
     group = np.empty_like(appearance)
     group[appearance] = np.arange(unique.size)
+    of_record = group[inverse]
     last = np.zeros(unique.size, np.int64)
-    np.maximum.at(last, group[inverse], np.arange(images.size))
+    np.maximum.at(last, of_record, np.arange(images.size))
     of = _lookup(unique, group, annotations)
     if (of[1:] >= of[:-1]).all():
         order = np.arange(of.size)
@@ -55,7 +56,7 @@ def group_by_image(images: np.ndarray, images_coded: np.ndarray, annotations: np
         order = np.argsort(of, kind='stable')
         of = of[order]
     starts = np.searchsorted(of, np.arange(unique.size + 1))
-    return Groups(first[appearance], last, group[inverse], order, starts, of)
+    return Groups(first[appearance], last, order, starts, of, of_record)
 
 
 def _lookup(unique: np.ndarray, group: np.ndarray, keys: np.ndarray) -> np.ndarray:

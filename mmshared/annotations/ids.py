@@ -87,6 +87,10 @@ def join_keys(keys: np.ndarray, coded: np.ndarray, others: np.ndarray, others_co
         return keys, others
     plain = np.concatenate([keys[~coded], others[~others_coded]])
     count = 1 + max(int(part.max(initial=0)) for part in (keys[coded], others[others_coded]))
-    high = int(plain.max(initial=0))
-    offset = high + 1 if high + count < _INT64 else int(plain.min(initial=0)) - count
+    offset = int(plain.max(initial=0)) + 1
+    if offset + count > _INT64:                # no room above them: their ranks do as well
+        ranks = np.unique(plain)
+        keys, others = (np.where(is_code, part, np.searchsorted(ranks, part))
+                        for part, is_code in ((keys, coded), (others, others_coded)))
+        offset = ranks.size
     return np.where(coded, keys + offset, keys), np.where(others_coded, others + offset, others)

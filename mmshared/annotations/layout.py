@@ -26,6 +26,18 @@ RAGGED: Dict[str, np.dtype] = {
     'polygons': np.dtype('<u4'), 'u16': np.dtype('<u2'), 'i32': np.dtype('<i4'), 'f64': np.dtype('<f8'),
     'bits': np.dtype('u1'), 'rle': np.dtype('u1'), 'extra': np.dtype('u1'), 'raw': np.dtype('u1')}
 
+#: Offsets of the index, and the column each points into ('annotation': rows of ``annotation.*``).
+OFFSETS: Dict[str, str] = {'annotation': '', **{name: f'text.{name}' for name in INDEX[1:8]},
+                           'name': 'text.image_name', 'image_raw': 'text.image_raw'}
+#: Columns that every store has.
+COLUMNS = ('index', 'orphan.image', 'image.extra', 'image.position', 'text.image_extra', 'superseded.position',
+           'superseded.group', 'text.superseded', 'length.superseded',
+           *(f'annotation.{name}' for name in (
+               'id', 'category', 'base', 'polygons', 'coords', 'rle', 'extra', 'raw', 'bits', 'code', 'types', 'kind',
+               'coded', 'position', 'bbox', 'area', 'flags')),
+           *(f'text.{name}' for name in RAGGED), *filter(None, OFFSETS.values()),
+           *(f'{part}.{name}_ids' for part in ('text', 'length') for name in ('image', 'annotation', 'category')))
+
 
 class Trait(IntFlag):
     """What an image or one of its annotations has, so that the usual case is one test. Bits 8-10: the scale's code."""

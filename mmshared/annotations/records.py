@@ -62,6 +62,9 @@ class Records:
         width = column['annotation.code'] >> 3
         sizes = [column['annotation.coords'] * (width == w) for w in range(3)]
         self._coordinate_ends = [np.cumsum(size, dtype=np.int64) for size in sizes]
+        for name, ends in zip(('u16', 'i32', 'f64'), self._coordinate_ends):
+            if ends.size and ends[-1] != column[f'text.{name}'].size:
+                raise StoreError(f'{container.path}: coordinates and their lengths differ. Delete it')
 
     def annotation(self, i: int) -> Dict[str, Any]:
         """The annotation record at stored position ``i``, which is grouped by image."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import re
 from typing import Annotated, Any, Dict, Iterable, List, Tuple, Union
 
 import msgspec
@@ -21,6 +22,8 @@ IMAGE: Dict[str, Any] = {'id': _Id, 'height': _Pixels, 'width': _Pixels, 'file_n
 _OPTIONAL = ('iscrowd', 'ignore', 'segmentation')
 #: A file with more different keys than this has its further ones kept as text, record by record.
 _MAX_EXTRAS = 64
+#: Keys with one of these cannot be learnt: msgspec does not take them for a field's name.
+_UNFIT = re.compile(r'["\\\x00-\x1f]')
 
 
 class Schema:
@@ -73,7 +76,7 @@ class Schema:
     def _learn(self, array: bytes) -> bool:
         records = msgspec.json.decode(array, type=List[Dict[str, Raw]])
         keys = {key: None for record in records for key in record}
-        new = [key for key in keys if key not in self._fields and key not in self.extras]
+        new = [key for key in keys if key not in self._fields and key not in self.extras and not _UNFIT.search(key)]
         if not new or len(self.extras) + len(new) > _MAX_EXTRAS:
             return False
         self.extras += new

@@ -12,6 +12,7 @@ import numpy as np
 from .cache import hold
 from .container import Container
 from .errors import AnnotationFileError, StoreError, shorten
+from .layout import COLUMNS, INDEX, OFFSETS
 from .records import Records, id_values
 
 
@@ -43,16 +44,42 @@ class AnnotationStore:
             self.source: str = attributes['source']
             self.num_images, self.num_annotations = int(attributes['images']), int(attributes['annotations'])
             self._check_shapes()
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(f'{self.path}: its header is inconsistent ({error!r})') from error
 
     def _check_shapes(self) -> None:
-        columns = self.container.columns
+        columns, attributes = self.container.columns, self.container.attributes
+        if not all(type(attributes['scales'][name]) is int for name in ('bbox', 'area')):
+            raise ValueError(f'its scales are {attributes["scales"]}')
         for name, column in columns.items():
             if name.startswith('annotation.') and column.shape[0] != self.num_annotations:
                 raise ValueError(f'{name} has {column.shape[0]} rows')
-        if columns['index'].shape != (self.num_images + 1, 14):
+        if columns['index'].shape != (self.num_images + 1, len(INDEX)):
             raise ValueError(f'index has shape {columns["index"].shape}')
+        if self.num_annotations > 1 and not columns['annotation.position'].strides[0]:
+            raise ValueError('all annotations have one position')       # else the file's size bounds their number
+        missing = [name for name in COLUMNS if name not in columns]
+        if missing:
+            raise ValueError(f'has no {missing[0]}')
+
+    def check_lengths(self) -> None:
+        """Checks that offsets and lengths stay within the columns; reads a few bytes an image and an annotation.
+
+        Raises:
+            StoreError: they do not.
+        """
+        columns, wrong = self.container.columns, []
+        for name, target in OFFSETS.items():
+            starts = columns['index'][:, INDEX.index(name)]
+            size = columns[target].size if target else self.num_annotations
+            if starts[0] < 0 or starts[-1] > size or (starts[1:] < starts[:-1]).any():
+                wrong.append(f'index of {name}')
+        for name, texts in (('coords', ('u16', 'i32', 'f64')), ('polygons', ('polygons',))):
+            lengths = columns[f'annotation.{name}']
+            if lengths.min(initial=0) < 0 or lengths.sum(dtype=float) != sum(columns[f'text.{t}'].size for t in texts):
+                wrong.append(f'annotation.{name}')
+        if wrong:
+            raise StoreError(f'{self.path}: its offsets do not add up ({wrong[0]}). Delete it')
 
     def __reduce__(self) -> tuple:
         return type(self), (self.path,)

@@ -21,6 +21,12 @@ _SPACE = b' \t\n\r'
 _COMMA = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*')
 _TRAILING = re.compile(r'trailing characters \(byte (\d+)\)')
 _CUTS = 4
+#: What the decoders raise; ``json`` has the last word on such a piece. (Deep nesting is a ``RecursionError``.)
+_REFUSALS = (msgspec.DecodeError, json.JSONDecodeError, RecursionError)
+#: What has been read of a number, a word or an escape that the end of a piece cuts is not longer than this.
+_TAIL = 16
+#: A number of more than 4,300 digits fills at least one block of this length, wherever blocks begin.
+_DIGITS = 2048
 
 
 class Odd(NamedTuple):
@@ -74,7 +80,7 @@ class JsonFile:
                 if end < len(text) or whole:      # else a number may go on in the next bytes
                     return value, offset + len(text[:end].encode('utf-8', 'surrogatepass'))
             except json.JSONDecodeError as error:
-                if whole:
+                if whole or _is_wrong(error):
                     raise self.syntax(error, offset, text, record) from None
             except (RecursionError, ValueError) as error:
                 raise self.error(f'cannot be read at byte {offset}: {shorten(str(error))}', record) from None
@@ -189,6 +195,8 @@ class Elements:
 
     def _fast(self, data: bytes) -> Tuple[List[Any], int]:
         """Elements and the bytes they take, by ``decode``; 0 bytes if it cannot."""
+        if _has_long_number(data):
+            return [], 0
         cut = len(data)
         for _ in range(self._cuts):
             cut = _boundary(data, cut)
@@ -200,14 +208,14 @@ class Elements:
                 elements = self._decode_all(b'[%b]' % data[:cut])
                 self._cuts = _CUTS
                 return elements, _COMMA.match(data, cut).end()
-            except msgspec.DecodeError as error:
+            except _REFUSALS as error:
                 trailing = _TRAILING.search(str(error))
                 if trailing:                                  # the array's own end lies before the cut
                     return self._last(data, int(trailing[1]) - 2)
         if self.offset + len(data) >= self._json.size:
             try:
                 self._decode_all(b'[%b' % data)
-            except msgspec.DecodeError as error:
+            except _REFUSALS as error:
                 trailing = _TRAILING.search(str(error))
                 if trailing:
                     return self._last(data, int(trailing[1]) - 2)
@@ -221,7 +229,7 @@ class Elements:
             self._json.text(self.offset, data[:close + 1], f'{self._name}[{self.count}] or later')
         try:
             elements = self._decode_all(b'[%b]' % data[:close])
-        except msgspec.DecodeError:
+        except _REFUSALS:
             return [], 0
         self.end = self.offset + close + 1
         return elements, close + 1
@@ -249,7 +257,7 @@ class Elements:
             try:
                 value, end = _DECODER.raw_decode(text, position)
             except json.JSONDecodeError as error:
-                if whole:
+                if whole or _is_wrong(error):
                     raise self._json.syntax(error, self.offset, text, record) from None
                 break
             except (RecursionError, ValueError) as error:
@@ -257,7 +265,7 @@ class Elements:
             after = _skip(text, end)
             follows = text[after:after + 1]
             if follows not in (',', ']') or (follows == ',' and _skip(text, after + 1) == len(text)):
-                if follows not in ('', ',') or whole:
+                if whole or follows not in ('', ',') and len(text) - end > _TAIL:
                     raise self._json.error(f'is not valid JSON: expected a comma or "]" after it, found '
                                            f'{text[after:after + 20]!r}', record)
                 break
@@ -274,8 +282,18 @@ class Elements:
         encoded = text.encode('utf-8', 'surrogatepass')
         try:
             return self._decode(b'[%b]' % encoded)[0]
-        except msgspec.DecodeError:
+        except _REFUSALS:
             return Odd(encoded, value)
+
+
+def _is_wrong(error: json.JSONDecodeError) -> bool:
+    """Whether the text is malformed whatever follows it: else more of a huge file is read in vain."""
+    return len(error.doc) - error.pos > _TAIL and not error.msg.startswith('Unterminated string')
+
+
+def _has_long_number(data: bytes) -> bool:
+    """Whether there may be a number of more than 4,300 digits: ``json`` refuses it, the fast decoder does not."""
+    return any(data[i:i + _DIGITS].isdigit() for i in range(0, len(data), _DIGITS))
 
 
 def _skip(text: str, position: int) -> int:

@@ -36,6 +36,7 @@ class DetectionView:
 
     def __init__(self, store: AnnotationStore, cat_ids: Sequence[Any]) -> None:
         self.store, self.cat_ids = store, list(cat_ids)
+        store.check_lengths()
         column = store.container.columns
         label_of = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
         labels = [label_of.get(value, -1) for value in id_values(store.container, 'category')]

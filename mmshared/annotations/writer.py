@@ -196,7 +196,7 @@ class StoreWriter:
                 table[:-1, column] = self._traits
             else:
                 table[:, column] = self._starts[name]
-        if table.size and abs(table).max() < 1 << 31:
+        if table.min() >= -1 << 31 and table.max() < 1 << 31:
             table = table.astype('<i4')
         self._out.add('index', table)
 
