@@ -1,0 +1,56 @@
+"""Which categories of a file a dataset trains on, said aloud where that is not all of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterable, List, Sequence
+
+from mmengine.logging import print_log
+
+from mmshared.annotations import AnnotationFileError
+
+MAX_NAMES = 10
+MAX_NAME = 40
+
+
+def match_categories(file: str, categories: List[dict], classes: Sequence[str], coco_api: Any) -> List[Any]:
+    """Return the ids, in file order, of the categories whose name is in ``classes`` (empty: all).
+
+    Warns where some or none match: stock then drops annotations without a word.
+
+    Args:
+        file: the annotation file, for messages.
+        categories: its category records.
+        classes: ``metainfo['classes']``.
+        coco_api: a COCO class; it does the matching, so that odd ``classes`` mean what they mean in stock.
+
+    Raises:
+        AnnotationFileError: a category without a name.
+    """
+    coco = coco_api()
+    coco.dataset = {'categories': categories}
+    try:
+        cat_ids = coco.get_cat_ids(cat_names=classes)
+    except KeyError as error:
+        field = error.args[0]
+        position, category = next((i, c) for i, c in enumerate(categories) if field not in c)
+        record = f'categories[{position}] (id {category.get("id")!r})'
+        raise AnnotationFileError(file, 'is missing', record, field) from None
+    if len(cat_ids) < len(categories):
+        wanted = classes if hasattr(classes, '__len__') else [classes]  # as pycocotools reads it
+        unused = [c['name'] for c in categories if c['name'] not in wanted]
+        print_log(
+            f'{file}: {len(cat_ids) or "none"} of its {len(categories)} categories are among metainfo["classes"]; '
+            f'annotations of the others are not used. Not in classes: {names(unused)}. Classes: {names(wanted)}',
+            logger='current',
+            level=logging.WARNING,
+        )
+    return cat_ids
+
+
+def names(values: Iterable[Any]) -> str:
+    """Return a list of names for a message, cut where it gets long."""
+    values = [values] if isinstance(values, str) else values
+    values = [repr(v) if len(repr(v)) <= MAX_NAME else repr(v)[: MAX_NAME - 3] + '...' for v in values]
+    more = f' and {len(values) - MAX_NAMES} more' if len(values) > MAX_NAMES else ''
+    return ', '.join(values[:MAX_NAMES]) + more if values else '(none)'
