@@ -287,11 +287,11 @@ class AnnotationIngest(_Ingest):
             self.spools['bits'].write(bits)
 
     def _is_plain(self, record: Any) -> bool:
-        boxes, area, segmentation = json.loads(record.bbox), json.loads(record.area), record.segmentation
-        polygons = list(map(json.loads, segmentation)) if type(segmentation) is list else []
+        box, area = json.loads(bytes(record.bbox)), json.loads(bytes(record.area))
+        polygons = [json.loads(bytes(p)) for p in record.segmentation] if type(record.segmentation) is list else []
         return (all(_is_flag(v) for v in (record.iscrowd, record.ignore)) and _is_number(area)
-                and all(isinstance(p, list) and all(map(_is_number, p)) for p in (boxes, *polygons))
-                and len(boxes) == 4)
+                and all(isinstance(p, list) and all(map(_is_number, p)) for p in (box, *polygons))
+                and len(box) == 4)
 
     def _odd_row(self, row: np.ndarray, position: int, value: Dict[str, Any]) -> None:
         row['flags'] = ODD

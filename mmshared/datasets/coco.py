@@ -140,9 +140,6 @@ class SharedCocoDataset(CocoDataset):
             store = open_store(path, cache_dir=self.cache_dir)
         self.cat_ids = match_categories(self.ann_file, store.categories, self.metainfo['classes'], self.COCOAPI)
         self.cat2label = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
-        if store.duplicate_annotation_ids:
-            repeated = '; '.join(f'id {i} at {places}' for i, places in store.duplicate_annotation_ids[:10])
-            raise AnnotationFileError(self.ann_file, f'annotation ids are not unique: {repeated}', field='id')
         self._store = store
         samples = self._make_samples(store)
         if self._indices is not None:
@@ -167,7 +164,7 @@ class SharedCocoDataset(CocoDataset):
             }
         # Taken now: stock, too, does not look at later changes of these attributes.
         paths = self.data_prefix.get('img', ''), self.data_prefix.get('seg') or None, self.seg_map_suffix
-        return Samples(DetectionView(store, list(self.cat_ids)), store.num_images, paths, keep, text)
+        return Samples(DetectionView(store, list(self.cat_ids)), paths, keep, text, self.cache_dir)
 
     def _why_empty(self, store: AnnotationStore) -> str:
         left_out = [

@@ -8,7 +8,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
-from mmshared.annotations import DetectionView
+from mmshared.annotations import DetectionView, shared_rows
 
 Positions = Union[range, np.ndarray]
 
@@ -21,29 +21,28 @@ class Samples:
 
     Args:
         view: the annotations as mmdet's ``CocoDataset`` understands them.
-        num_images: images in the store.
         paths: ``img`` prefix, ``seg`` prefix or None, suffix of segmentation maps.
         keep: None for all images, else ``filter_empty_gt`` and ``min_size`` of stock's ``filter_data``.
         text: None, or the entries that ``return_classes`` adds to every item.
+        cache_dir: where the rows that ``keep`` leaves are kept for all processes, as for the store.
         positions: None for all that ``keep`` leaves, else which of them, in order.
     """
 
     def __init__(
         self,
         view: DetectionView,
-        num_images: int,
         paths: Tuple[str, Optional[str], str],
         keep: Optional[Tuple[bool, Any]] = None,
         text: Optional[dict] = None,
+        cache_dir: Optional[str] = None,
         positions: Optional[Positions] = None,
     ) -> None:
-        self._recipe = (view, num_images, paths, keep, text)
+        self._recipe = (view, paths, keep, text, cache_dir)
         self._view = view
         self._paths = paths
         # Everybody who reads an item may change what is in it; loading a pickle is the fastest deep copy.
         self._text = None if text is None else pickle.dumps(text)
-        rows = None if keep is None else view.valid_rows(*keep)
-        kept = range(num_images) if rows is None else rows
+        kept = range(len(view)) if keep is None else valid_rows(view, *keep, cache_dir=cache_dir)
         self._positions = range(len(kept)) if positions is None else positions
         self._rows = _take(kept, self._positions)
 
@@ -80,6 +79,13 @@ class Samples:
 
     def __reduce__(self) -> tuple:
         return Samples, (*self._recipe, self._positions)
+
+
+def valid_rows(view: DetectionView, filter_empty_gt: bool, min_size: Any, cache_dir: Optional[str]) -> Positions:
+    """Return the rows that stock's ``filter_data`` keeps: worked out once per node, then mapped."""
+    key = f'valid rows {view.cat_ids!r} {filter_empty_gt} {min_size!r}'
+    rows = shared_rows(view.store, key, lambda: view.valid_rows(filter_empty_gt, min_size), cache_dir)
+    return range(len(view)) if rows is None else rows
 
 
 def _take(values: Positions, positions: Positions) -> Positions:

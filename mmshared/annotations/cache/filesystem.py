@@ -34,7 +34,7 @@ def network_filesystem(folder: os.PathLike) -> Optional[str]:
     if not sys.platform.startswith('linux'):
         return None
     path = Path(os.path.realpath(folder))
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:
         path = path.parent
     magic = _statfs_type(path)
     if magic in _NETWORK_MAGIC:

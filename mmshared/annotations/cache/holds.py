@@ -22,6 +22,8 @@ _FRESH_NS = 3600 * 10**9  # the time of last use is kept to the hour
 class Hold:
     """An open store file that nobody removes until :meth:`close` (or until this object is garbage).
 
+    A copy, also one by pickle in another process, opens and holds the path anew.
+
     Attributes:
         path: Where it was opened.
         locked: Whether the mark 'in use' is set. Without it (no flock here) the mapping is safe all the same on POSIX,
@@ -54,6 +56,9 @@ class Hold:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple:
+        return hold, (self.path,)
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -89,9 +94,10 @@ def exclusive(path: Path) -> Iterator[Optional[bool]]:
     Gone already counts as in use: there is nothing to remove.
     """
     try:
-        fd = os.open(path, os.O_RDWR | _CLOEXEC)  # some network file systems lock only what is open for writing
-    except PermissionError:
-        fd = os.open(path, os.O_RDONLY | _CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDWR | _CLOEXEC)  # some network file systems lock only what is open for writing
+        except OSError:
+            fd = os.open(path, os.O_RDONLY | _CLOEXEC)
     except FileNotFoundError:
         yield False
         return

@@ -7,7 +7,6 @@ written: whoever can swap the files of a cache decides what everybody trains on.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import stat
@@ -41,7 +40,7 @@ class Folder:
     def readable(self) -> bool:
         """Whether stores may be taken from here as they are. Creates nothing."""
         try:
-            return self._foreign() is None if self.private else self.path.is_dir()
+            return self._foreign() is None if self.private else os.path.isdir(self.path)
         except OSError:
             return False
 
@@ -55,7 +54,7 @@ class Folder:
         A full disk is no such problem: whoever writes gets to know, with the size of what did not fit.
         """
         try:
-            if not self.path.is_dir():
+            if not os.path.isdir(self.path):
                 self._create()
             foreign = self._foreign()
         except OSError as error:
@@ -69,7 +68,7 @@ class Folder:
         return None
 
     def _create(self) -> None:
-        missing = [path for path in (self.path, *self.path.parents) if not path.exists()] or [self.path]
+        missing = [path for path in (self.path, *self.path.parents) if not os.path.exists(path)] or [self.path]
         for path in reversed(missing):
             try:
                 os.mkdir(path, 0o700)
@@ -103,7 +102,7 @@ def candidates(cache_dir: Optional[PathArg] = None) -> List[Folder]:
     else:
         home = _home_cache()
         first = [] if home is None else [Folder(home / 'mmshared')]
-    return first + local_folders()
+    return first + [folder for folder in local_folders() if folder.path not in {known.path for known in first}]
 
 
 def local_folders() -> List[Folder]:
@@ -126,4 +125,4 @@ def _home_cache() -> Optional[Path]:
 def _user() -> str:
     if hasattr(os, 'geteuid'):
         return str(os.geteuid())
-    return re.sub(r'[^A-Za-z0-9_.-]', '_', getpass.getuser())
+    return re.sub(r'[^A-Za-z0-9_.-]', '_', os.environ.get('USERNAME', 'user'))

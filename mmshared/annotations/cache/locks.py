@@ -131,7 +131,7 @@ class BuildLock:
         label: What the work is about, for error messages.
     """
 
-    _held: weakref.WeakSet[BuildLock] = weakref.WeakSet()
+    _open: weakref.WeakSet[BuildLock] = weakref.WeakSet()
 
     def __init__(self, path: Path, label: str) -> None:
         self.path = path
@@ -159,17 +159,19 @@ class BuildLock:
 
     def _acquire(self, waiting: Callable[[Note], None]) -> Optional[Note]:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, 'O_NOFOLLOW', 0), 0o600)
+        self._fd = fd
+        self._open.add(self)
         try:
             while not try_lock(fd):
                 waiting(_read(fd))
                 time.sleep(POLL_SECONDS)
             if not is_at(fd, self.path):
-                return _read(fd)
-            self._fd, fd = fd, -1
-            self._held.add(self)
-        finally:
-            if fd >= 0:
-                os.close(fd)
+                note = _read(fd)
+                self._close()
+                return note
+        except BaseException:
+            self._close()
+            raise
         try:
             self.leave({})
         except OSError:
@@ -188,27 +190,28 @@ class BuildLock:
 
     def release(self) -> None:
         """Remove the lock file, then drop the lock, so that no stale file is left for the next one."""
-        fd, self._fd = self._fd, None
-        self._held.discard(self)
-        if fd is None:
+        if self._fd is None:
             return
         try:
-            if is_at(fd, self.path):
+            if is_at(self._fd, self.path):
                 os.unlink(self.path)
         except OSError:  # a folder that turned read-only: the file is harmless, nobody holds it
             pass
         finally:
-            unlock(fd)  # explicitly: a forked child may still have the descriptor
+            unlock(self._fd)  # explicitly: a child forked without Python's knowledge may still have the descriptor
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        self._open.discard(self)
+        if fd is not None:
             os.close(fd)
 
     @classmethod
     def _forget_all(cls) -> None:
         """In a forked child: close its copies, so that the locks die with the parent alone."""
-        for lock in list(cls._held):
-            if lock._fd is not None:
-                os.close(lock._fd)
-                lock._fd = None
-        cls._held.clear()
+        for lock in list(cls._open):
+            lock._close()
 
 
 class NoLock:

@@ -44,14 +44,22 @@ class Draft:
             fd = self._open_named()
         self.file: BinaryIO = os.fdopen(fd, 'w+b', buffering=_BUFFER)
 
-    def publish(self, target: Path) -> None:
+    def publish(self, target: Path) -> int:
         """Sync the file to the disk and give it the name ``target``. A file of that name is replaced, not overwritten.
+
+        Until :meth:`close` it counts as in use, so that nobody who cleans up can take it away at once.
+
+        Returns:
+            Bytes of the file.
 
         Raises:
             OSError: Disk full, folder gone or read-only...; nothing is visible then.
         """
         self.file.flush()
+        size = os.fstat(self.file.fileno()).st_size
         os.fsync(self.file.fileno())
+        if self._name is None and locks.problem(self.folder) is None:
+            locks.try_lock(self.file.fileno(), shared=True)
         if self._name is None and not self._link(target):
             self._copy_to_named()
         if self._name is not None:
@@ -59,11 +67,13 @@ class Draft:
                 self.file.close()
             os.replace(self._name, target)
             self._name = None
-        self.file.close()
+            if locks.problem(self.folder) is None:
+                locks.try_lock(self.file.fileno(), shared=True)  # was exclusive, to tell it from an abandoned one
         sync_folder(self.folder)
+        return size
 
     def close(self) -> None:
-        """Drop the file unless it was published."""
+        """Close the file; it is gone unless it was published."""
         with contextlib.suppress(OSError):  # what is still buffered may not fit on the disk: no matter
             self.file.close()
         if self._name is not None:
@@ -81,13 +91,12 @@ class Draft:
         while True:
             name = self.folder / f'.{secrets.token_hex(8)}{DRAFT_SUFFIX}'
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CLOEXEC | getattr(os, 'O_BINARY', 0), 0o644)
-            if locks.problem(self.folder) is None:
-                locks.try_lock(fd)
-                if not locks.is_at(fd, name):  # swept between the two calls
-                    os.close(fd)
-                    continue
-            self._name = name
-            return fd
+            if locks.problem(self.folder) is not None or (locks.try_lock(fd) and locks.is_at(fd, name)):
+                self._name = name
+                return fd
+            os.close(fd)  # it is being swept, as it was not locked yet
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
 
     def _link(self, target: Path) -> bool:
         """Name the nameless file ``target``; False if this system cannot."""

@@ -49,7 +49,7 @@ class Fingerprint:
             FileNotFoundError, PermissionError, IsADirectoryError: As from ``open``.
             ValueError: It is a pipe, a device or the like: its content cannot be identified.
         """
-        real = os.path.realpath(os.fspath(path))
+        real = os.path.realpath(os.fsdecode(path))
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(real):
             raise ValueError(f'{path} is not a regular file: it can be neither identified nor read twice.')
         with open(real, 'rb', buffering=0) as file:

@@ -30,6 +30,7 @@ Check = Callable[[Path], bool]
 SourceArg = Union[str, os.PathLike, Fingerprint]
 
 ATTEMPTS = 3  # with a source that changes while it is read
+OPEN_ATTEMPTS = 20  # with stores that are removed before they are opened
 
 
 class StoreCache:
@@ -41,7 +42,7 @@ class StoreCache:
         cache_dir: Folder of the stores. None: ``$MMSHARED_CACHE``, else ``$XDG_CACHE_HOME/mmshared``, else
             ``~/.cache/mmshared``. If that cannot be written, belongs to somebody else or can be written by others, or
             (unless named by the user) is on a network file system or full, stores are built in a folder of this user on
-            a local disk, and one log line says so. They are read from all of these.
+            a local disk, and one log line says so. They are read from both.
         version: Version of the store's format. Each has stores of its own.
     """
 
@@ -90,7 +91,7 @@ class StoreCache:
 
     def acquire(self, source: SourceArg, build: Build, check: Check) -> Hold:
         """As :meth:`get`, and hold the store at once, so that nobody can remove it before it is mapped."""
-        for _ in range(ATTEMPTS):
+        for _ in range(OPEN_ATTEMPTS):
             try:
                 path = self.get(source, build, check)
                 return hold(path)
@@ -111,7 +112,8 @@ class StoreCache:
             check: ``check(path)`` tells whether the file there is valid.
 
         Returns:
-            Its path, or None if it cannot be written anywhere: compute it in memory then.
+            Its path, or None if it cannot be written anywhere: compute it in memory then, and also if the file is gone
+            by the time it is opened.
         """
         store = Path(os.path.realpath(store))
         info = store.stat()
@@ -121,7 +123,7 @@ class StoreCache:
         find = functools.partial(self._find, name, check, home)
 
         def make(folder: Path, name: str, lock: locks.BuildLock) -> Path:
-            return _publish(folder / name, key, None, build)
+            return _publish(folder / name, key, None, build, lambda size: None)
 
         try:
             return find() or self._anywhere(name, name, find, make, home)
@@ -151,8 +153,10 @@ class StoreCache:
     def _find(self, name: str, check: Check, home: Optional[Folder] = None) -> Optional[Path]:
         for folder in [home] * (home is not None) + self.folders():
             path = folder.path / name
-            if path.is_file() and folder.readable() and _passes(check, path):
+            if os.path.isfile(path) and folder.readable() and _passes(check, path):
                 return path
+            if folder.named and folder.problem() is None:  # then the user wants it there
+                break
         return None
 
     def _anywhere(self, name: str, label: str, find: Callable[[], Optional[Path]], make: Callable[..., Path],
@@ -208,28 +212,36 @@ class StoreCache:
         if mark.again() != mark:
             raise LookAgain
         progress = Progress(mark.label, lock, mark.size)
+        path = folder / name
 
         def write(out: BinaryIO) -> None:
             build(mark.source, out, progress, functools.partial(scratch, folder))
             if mark.again() != mark:
                 raise LookAgain
 
+
+        def finish(size: int) -> None:
+            if not _passes(check, path):
+                os.unlink(path)
+                raise CacheError(
+                    f'The store just built for {mark.source} is refused by its own check. Please report this.')
+            inventory.forget_derived(path)
+            inventory.remove_superseded(path, mark.prefix(self.version))
+            sweep(folder)
+            progress.finish(size, path)
+
         try:
-            path = _publish(folder / name, mark.source, mark.size, write)
-            progress.finish(path.stat().st_size, path)
+            return _publish(path, mark.source, mark.size, write, finish)
         finally:
             progress.close()
-        if not _passes(check, path):
-            inventory.remove(path)
-            raise CacheError(f'The store just built for {mark.source} is refused by its own check. Please report this.')
-        inventory.forget_derived(path)
-        inventory.remove_superseded(path, mark.prefix(self.version))
-        sweep(folder)
-        return path
 
 
-def _publish(path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any]) -> Path:
-    """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError."""
+def _publish(path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any],
+             finish: Callable[[int], Any]) -> Path:
+    """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
+
+    ``finish(size)`` is called while nobody can remove the published file.
+    """
     folder = path.parent
     try:
         draft = Draft(folder)
@@ -243,14 +255,17 @@ def _publish(path: Path, source: str, need: Optional[int], write: Callable[[Bina
                 raise
             raise explain(error, folder, source, need) from error
         try:
-            draft.publish(path)
+            size = draft.publish(path)
         except OSError as error:
             raise explain(error, folder, source, need) from error
+        finish(size)
     return path
 
 
 def _lock_for(folder: Path, name: str, label: str) -> Union[locks.BuildLock, locks.NoLock]:
     """The lock of the file ``name`` in ``folder``: beside it, or on a local disk if locks do not work there."""
+    if not locks.SUPPORTED:
+        return locks.NoLock()
     try:
         problem = locks.problem(folder)
         if problem is None:
@@ -260,8 +275,7 @@ def _lock_for(folder: Path, name: str, label: str) -> Union[locks.BuildLock, loc
                 return locks.BuildLock(local.path / f'{_digest(os.fspath(folder))}-{name}{LOCK_SUFFIX}', label)
     except OSError as error:
         raise explain(error, folder, label) from error
-    if locks.SUPPORTED:
-        _say_once(f'annotation cache: no file locks in {folder} ({problem}), so every process builds by itself.')
+    _say_once(f'annotation cache: no file locks in {folder} ({problem}), so every process builds by itself.')
     return locks.NoLock()
 
 

@@ -1,0 +1,8 @@
+_base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+
+custom_imports = dict(imports=['mmshared'])
+
+dataset_type = 'SharedCocoDataset'
+train_dataloader = dict(dataset=dict(type=dataset_type))
+val_dataloader = dict(dataset=dict(type=dataset_type))
+test_dataloader = dict(dataset=dict(type=dataset_type))

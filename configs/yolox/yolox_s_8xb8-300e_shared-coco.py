@@ -1,0 +1,10 @@
+_base_ = 'mmdet::yolox/yolox_s_8xb8-300e_coco.py'
+
+custom_imports = dict(imports=['mmshared'])
+
+dataset_type = 'SharedCocoDataset'
+# The annotations are inside MultiImageMixDataset, which mixes the images of several samples.
+train_dataset = dict(dataset=dict(type=dataset_type))
+train_dataloader = dict(dataset=dict(dataset=dict(type=dataset_type)))
+val_dataloader = dict(dataset=dict(type=dataset_type))
+test_dataloader = dict(dataset=dict(type=dataset_type))

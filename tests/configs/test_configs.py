@@ -1,0 +1,61 @@
+"""Every shipped config: loads, builds its model, and reads its annotations through SharedCocoDataset."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mmdet.registry import DATASETS, MODELS
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob('*.py'))
+JOBS = [name for name in FILES if not name.startswith('_base_')]
+
+
+def types_of_datasets(node):
+    """The type of every dataset in a tree: of every dict with an annotation file."""
+    if isinstance(node, dict):
+        if 'ann_file' in node:
+            yield node['type']
+        node = list(node.values())
+    if isinstance(node, list):
+        for child in node:
+            yield from types_of_datasets(child)
+
+
+def test_all_the_promised_configs_are_there():
+    folders = {Path(name).parts[0] for name in FILES}
+    assert {'_base_', 'demo', 'faster_rcnn', 'mask_rcnn', 'retinanet', 'rtmdet', 'yolox'} <= folders
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_every_dataset_is_shared(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    assert 'mmshared' in cfg.custom_imports.imports
+    for split in ('train', 'val', 'test'):
+        types = set(types_of_datasets(cfg[f'{split}_dataloader']))
+        assert types == {'SharedCocoDataset'}, f'{split}_dataloader of {name}'
+    # mmdet's variables that configs derived from this one would take their datasets from
+    assert cfg.dataset_type == 'SharedCocoDataset'
+    assert set(types_of_datasets(cfg.get('train_dataset', {}))) <= {'SharedCocoDataset'}
+
+
+@pytest.mark.parametrize('name', JOBS)
+def test_the_model_builds(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    assert sum(parameter.numel() for parameter in model.parameters()) > 100_000
+
+
+def test_the_demo_matches_its_data(shapes):
+    import json
+    cfg = Config.fromfile(CONFIGS / 'demo' / 'rtmdet_demo.py')
+    document = json.loads((shapes / 'annotations' / 'train.json').read_text())
+    assert [category['name'] for category in document['categories']] == list(cfg.metainfo.classes)
+    assert cfg.model.bbox_head.num_classes == len(cfg.metainfo.classes)
+    dataset = cfg.train_dataloader.dataset
+    init_default_scope(cfg.default_scope)
+    dataset.update(type='CocoDataset', data_root=str(shapes))
+    assert len(DATASETS.build(dataset)) == 8

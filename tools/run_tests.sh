@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Set up if needed, lint, then all tests: bash tools/run_tests.sh [arguments of pytest]
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+source tools/setup_env.sh || exit
+"$PYTHON" -m ruff check . || exit
+exec "$PYTHON" -m pytest "$@"
