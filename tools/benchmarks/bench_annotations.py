@@ -24,6 +24,8 @@ from measurements import Benchmark, DatasetsDifferError, Job, say
 from memory import MB
 from probe import ProbeError
 
+from mmshared.annotations import AnnotationFileError, CacheError, open_store
+
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
@@ -60,7 +62,6 @@ def prepare(args: argparse.Namespace, folder: Path) -> Tuple[Job, Dict[str, Any]
         file, classes = folder / 'annotations.json', CLASSES
         images, annotations = write_coco(file, int(args.size_mb * MB), args.instances, Style(args.spaced))
     else:
-        from mmshared.annotations import open_store
         store = open_store(file, cache_dir=str(folder / 'look'))
         classes = tuple(category['name'] for category in store.categories)
         images, annotations = store.num_images, store.num_annotations
@@ -74,7 +75,7 @@ def prepare(args: argparse.Namespace, folder: Path) -> Tuple[Job, Dict[str, Any]
 def measure(args: argparse.Namespace) -> None:
     """Take the measurements, print the table, write the results."""
     with tempfile.TemporaryDirectory(prefix='mmshared-bench-') as folder:
-        job, data = prepare(args, Path(folder))
+        job, data = prepare(args, Path(folder).resolve())
         rows: List[report.Row] = Benchmark(job).run(args.only)
     machine = report.machine()
     text = f'{report.sentence(data)}\n{report.sentence(machine)}\n\n{report.table(rows)}'
@@ -97,7 +98,7 @@ def main() -> int:
         measure(args)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except (DatasetsDifferError, ProbeError, OSError) as error:
+    except (AnnotationFileError, CacheError, DatasetsDifferError, ProbeError, OSError) as error:
         print(f'{type(error).__name__}: {error}', file=sys.stderr)
         return 1
     return 0

@@ -45,8 +45,8 @@ class Row:
         if self.ratio is None:
             return '-'
         words = {'time': ('faster', 'slower'), 'size': ('less', 'more'), 'speed': ('slower', 'faster')}
-        less, more = words[self.kind]
-        return f'{_figure(1 / self.ratio)}x {less}' if self.ratio <= 1 else f'{_figure(self.ratio)}x {more}'
+        times, word = (1 / self.ratio, words[self.kind][0]) if self.ratio <= 1 else (self.ratio, words[self.kind][1])
+        return f'{_figure(times)}x {word}' if times < 1000 else f'over 1,000x {word}'
 
 
 def table(rows: Sequence[Row]) -> str:
