@@ -41,8 +41,7 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
     file = JsonFile(source, path)
     for key, offset, cursor in file.members():
         cursor.offset = tables.take(file, key, offset, progress)
-    if tables.annotations.bad_category and 'categories' in tables.top:
-        raise tables.annotations.bad_category
+    tables.check()
     return StoreWriter(tables.images, tables.annotations, ContainerWriter(out)).write(
         {'source': path, 'sections': tables.sections}, tables.top)
 
@@ -53,6 +52,7 @@ class _Tables:
     def __init__(self, path: str, scratch: Scratch) -> None:
         self._path, self._scratch, self._image_ids = path, scratch, IdTable()
         self.top: Dict[str, bytes] = {}
+        self._problems: Dict[str, AnnotationFileError] = {}
         self.sections: Dict[str, bool] = {'images': False, 'annotations': False}
         self.images = self._new_images()
         self.annotations = self._new_annotations()
@@ -66,8 +66,9 @@ class _Tables:
     def take(self, file: JsonFile, key: str, offset: int, progress: Optional[Progress]) -> int:
         """Takes the value at ``offset`` of the top object's member ``key``; returns the offset behind it.
 
-        A key that is given twice counts as given last.
+        A key that is given twice counts as given last, so what is wrong with its value is told in the end.
         """
+        self._problems.pop(key, None)
         _, first = file.token(offset)
         if key == 'images':
             table = self.images = self._new_images()
@@ -84,14 +85,26 @@ class _Tables:
         if first != b'[':
             value, end = file.value(offset, key)
             if value not in ({}, ''):      # what can be iterated, and holds nothing, is as good as an empty list
-                raise AnnotationFileError(self._path, f'is {shorten(value)}, should be a list of objects', key)
+                self._problems[key] = AnnotationFileError(
+                    self._path, f'is {shorten(value)}, should be a list of objects', key)
             return end
         elements = Elements(file, offset, table.schema.decode, key)
         for batch in elements:
-            table.add(batch)
+            if key not in self._problems:
+                try:
+                    table.add(batch)
+                except AnnotationFileError as error:
+                    self._problems[key] = error
             if progress:
                 progress(elements.offset, file.size)
         return elements.end
+
+    def check(self) -> None:
+        """Raises the first problem with the values that count."""
+        for problem in self._problems.values():
+            raise problem
+        if self.annotations.bad_category and 'categories' in self.top:
+            raise self.annotations.bad_category
 
 
 def _array_text(file: JsonFile, offset: int, name: str) -> Tuple[bytes, int]:

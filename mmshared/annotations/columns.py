@@ -35,6 +35,7 @@ def scaled(values: np.ndarray, scale: int) -> Tuple[np.ndarray, np.ndarray]:
     """``values * scale`` rounded (float64), and where dividing that by ``scale`` gives back the same bits."""
     with np.errstate(over='ignore', invalid='ignore'):
         quotients = np.rint(values * scale)
+        quotients += 0.0                       # -0.0 becomes 0.0, as in an integer column: its bits then differ
         exact = (quotients / scale).view(np.int64) == values.view(np.int64)
     exact &= np.abs(quotients) <= _INT32
     return quotients, exact
@@ -120,7 +121,7 @@ def decode_coordinates(code: np.ndarray, base: np.ndarray, lengths: np.ndarray,
     width = np.repeat(code >> 3, lengths)
     values = np.empty(width.size)
     two = code >> 3 == U16
-    values[width == U16] = np.repeat(base[two], lengths[two]) + parts[U16]
+    values[width == U16] = np.repeat(base[two].astype(np.int64), lengths[two]) + parts[U16]   # a column may be narrow
     values[width == I32] = parts[I32]
     values /= np.repeat(SCALES[code & 7], lengths)
     values[width == F64] = parts[F64]

@@ -14,6 +14,7 @@ class Groups(NamedTuple):
     Attributes:
         first: int64, shape (I,): position in the file of the first image record with each id.
         last: int64, shape (I,): of the last one, which is the one that counts.
+        of_record: int64, shape (R,): the group of each image record.
         order: int64, shape (A,): positions of the annotations, grouped by image, those of unknown images at the end;
             within a group in order of the file.
         starts: int64, shape (I + 1,): where in ``order`` each image's annotations begin.
@@ -21,6 +22,7 @@ class Groups(NamedTuple):
     """
     first: np.ndarray
     last: np.ndarray
+    of_record: np.ndarray
     order: np.ndarray
     starts: np.ndarray
     image: np.ndarray
@@ -53,7 +55,7 @@ def group_by_image(images: np.ndarray, images_coded: np.ndarray, annotations: np
         order = np.argsort(of, kind='stable')
         of = of[order]
     starts = np.searchsorted(of, np.arange(unique.size + 1))
-    return Groups(first[appearance], last, order, starts, of)
+    return Groups(first[appearance], last, group[inverse], order, starts, of)
 
 
 def _lookup(unique: np.ndarray, group: np.ndarray, keys: np.ndarray) -> np.ndarray:

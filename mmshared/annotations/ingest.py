@@ -18,7 +18,7 @@ from .columns import SCALES, CoordinateEncoder, scaled
 from .errors import AnnotationFileError, shorten
 from .ids import CodeTable, IdTable
 from .numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
-from .schema import ANNOTATION, IMAGE, RunLength, Schema
+from .schema import ANNOTATION, IMAGE, Schema, object_text
 from .stream import Odd
 
 #: Kinds of ``segmentation``.
@@ -257,9 +257,9 @@ class AnnotationIngest(_Ingest):
         columns['kind'] = POLYGONS
         for i in np.flatnonzero(~is_list):
             value = segmentations[i]
-            columns['kind'][i] = RUN_LENGTH if type(value) is RunLength else MISSING if value is UNSET else NULL
-            if type(value) is RunLength:
-                text = b'{"counts": %b, "size": %b}' % (bytes(value.counts), bytes(value.size))
+            columns['kind'][i] = RUN_LENGTH if type(value) is dict else MISSING if value is UNSET else NULL
+            if type(value) is dict:
+                text = object_text(value.items())
                 columns['rle'][i] = len(text)
                 self.spools['rle'].write(text)
 

@@ -1,18 +1,12 @@
 """The keys of annotation and image records, and a decoder for each that learns further keys as it meets them."""
 from __future__ import annotations
 
+import functools
 import json
-from typing import Annotated, Any, Dict, List, Tuple, Union
+from typing import Annotated, Any, Dict, Iterable, List, Tuple, Union
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
-
-
-class RunLength(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A run-length encoded mask; ``counts`` is a list of integers or COCO's compressed string."""
-    counts: Raw
-    size: Raw
-
 
 #: An id that fits a column; others stay text.
 _Id = Union[Annotated[int, Meta(ge=-2 ** 63, le=2 ** 63 - 1)], str]
@@ -20,7 +14,7 @@ _Pixels = Annotated[int, Meta(ge=-2 ** 31, le=2 ** 31 - 1)]
 _Flag = Union[int, bool, None, UnsetType]
 ANNOTATION: Dict[str, Any] = {
     'id': _Id, 'image_id': _Id, 'category_id': _Id, 'bbox': Raw, 'area': Raw,
-    'iscrowd': _Flag, 'ignore': _Flag, 'segmentation': Union[List[Raw], RunLength, None, UnsetType],
+    'iscrowd': _Flag, 'ignore': _Flag, 'segmentation': Union[List[Raw], Dict[str, Raw], None, UnsetType],
 }
 IMAGE: Dict[str, Any] = {'id': _Id, 'height': _Pixels, 'width': _Pixels, 'file_name': str}
 _OPTIONAL = ('iscrowd', 'ignore', 'segmentation')
@@ -60,12 +54,13 @@ class Schema:
         """For each record the JSON object of its further keys, ``b''`` without any; and whether one has some."""
         if not self.extras:
             return [b''] * len(records), False
-        names = [(f'extra{i}', json.dumps(key).encode() + b': ') for i, key in enumerate(self.extras)]
+        names = [(key, f'extra{i}') for i, key in enumerate(self.extras)]
         texts = []
         for record in records:
-            pairs = [(prefix, getattr(record, name)) for name, prefix in names]
-            inner = b', '.join([prefix + value for prefix, value in pairs if value is not UNSET])
-            texts.append(b'{%b}' % inner if inner else b'')
+            # A record of a struct made before a key was learnt does not have it.
+            pairs = [(key, getattr(record, name, UNSET)) for key, name in names]
+            pairs = [pair for pair in pairs if pair[1] is not UNSET]
+            texts.append(object_text(pairs) if pairs else b'')
         return texts, any(texts)
 
     def _learn(self, array: bytes) -> bool:
@@ -85,3 +80,13 @@ class Schema:
         rename = {f'extra{i}': key for i, key in enumerate(self.extras)}
         struct = msgspec.defstruct('Record', fields, gc=False, forbid_unknown_fields=True, kw_only=True, rename=rename)
         return msgspec.json.Decoder(List[struct])
+
+
+def object_text(pairs: Iterable[Tuple[str, Raw]]) -> bytes:
+    """The JSON object with these keys and values."""
+    return b'{%b}' % b', '.join([_key_text(key) + bytes(value) for key, value in pairs])
+
+
+@functools.lru_cache(maxsize=1024)
+def _key_text(key: str) -> bytes:
+    return json.dumps(key).encode() + b': '

@@ -11,7 +11,7 @@ import numpy as np
 
 from .cache import hold
 from .container import Container
-from .errors import AnnotationFileError, StoreError
+from .errors import AnnotationFileError, StoreError, shorten
 from .records import Records, id_values
 
 
@@ -100,6 +100,9 @@ class AnnotationStore:
             for field in ('id', 'name'):
                 if field not in category:
                     raise AnnotationFileError(self.source, 'is missing', record, field)
+            if isinstance(category['id'], (list, dict)):
+                raise AnnotationFileError(self.source, f'is {shorten(category["id"])}, cannot serve as a key', record,
+                                          'id')
         return categories
 
     def to_dict(self) -> Dict[str, Any]:
@@ -120,6 +123,8 @@ class AnnotationStore:
             return result
         order = np.argsort(columns['annotation.position'], kind='stable')
         keys, coded = self._annotation_images()
+        odd = columns['annotation.raw'] > 0
+        records = Records(self.container) if odd.any() else None
         coded_ids, category_ids = id_values(self.container, 'image'), id_values(self.container, 'category')
         codes = columns['annotation.category'][order]
         by_category = np.argsort(codes, kind='stable')
@@ -130,6 +135,8 @@ class AnnotationStore:
             ids = keys[members].tolist()
             if coded[members].any():
                 ids = [coded_ids[key] if c else key for key, c in zip(ids, coded[members].tolist())]
+            for i in np.flatnonzero(odd[members]).tolist():       # an equal id of another type may stand in its text
+                ids[i] = records.annotation(int(members[i]))['image_id']
             result[category_ids[code]] = ids
         return result
 

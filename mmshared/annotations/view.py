@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from .columns import SCALES, decode_coordinates
+from .errors import AnnotationFileError, shorten
 from .ingest import COORDS_INT, COORDS_MIXED, FLAG_FORMS, KEPT, RUN_LENGTH
 from .layout import INDEX, Trait
 from .records import Records, as_written, id_values
@@ -184,7 +185,7 @@ class DetectionView:
             instance = {'ignore_flag': _CROWD[flag], 'bbox': box, 'bbox_label': label}
             if count:
                 instance['mask'] = _split(mine, lengths[lengths_at:used])
-            elif i in run_lengths:
+            elif run_lengths.get(i):
                 instance['mask'] = run_lengths[i]
             instances.append(instance)
         return instances
@@ -239,15 +240,25 @@ class DetectionView:
         index = self.store.container.columns['index']
         height, width, traits = (index[:-1, INDEX.index(name)] for name in ('height', 'width', 'traits'))
         valid = np.minimum(height, width) >= min_size
-        for row in np.flatnonzero(traits & _ODD):
-            info = self.data_info(int(row), '')
-            valid[row] = min(info['width'], info['height']) >= min_size
+        odd = traits & _ODD != 0
+        valid[odd] = True
         if filter_empty_gt:
             starts = index[:, 0]
             known = self._label[self._category[:int(starts[-1])]] >= 0
             counts = np.concatenate([[0], np.cumsum(known)])[starts]
             valid &= np.diff(counts) > 0
+        for row in np.flatnonzero(odd & valid).tolist():
+            valid[row] = self._is_large(row, min_size)
         return None if valid.all() else np.flatnonzero(valid)
+
+    def _is_large(self, row: int, min_size: Any) -> bool:
+        info = self.data_info(row, '')
+        try:
+            return min(info['width'], info['height']) >= min_size
+        except TypeError:
+            size = f'is {shorten(info["width"])} x {shorten(info["height"])}, should be two numbers'
+            raise AnnotationFileError(self.store.source, size, f'the image with id {shorten(info["img_id"], 40)}',
+                                      'width') from None
 
 
 def _json(text: bytes) -> Any:

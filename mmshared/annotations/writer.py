@@ -172,8 +172,7 @@ class StoreWriter:
             ends = {f: np.cumsum(self._image_rows[f], dtype=np.int64) for f in ('name', 'extra', 'raw')}
             texts = [self._image_text(int(position), ends) for position in positions]
         self._out.add('superseded.position', narrow(positions))
-        self._out.add('superseded.group', narrow(np.searchsorted(self.groups.first, positions) if positions.size
-                                                 else positions))
+        self._out.add('superseded.group', narrow(self.groups.of_record[positions]))
         self._texts('superseded', texts)
 
     def _image_text(self, position: int, ends: Dict[str, np.ndarray]) -> bytes:

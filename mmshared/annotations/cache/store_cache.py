@@ -6,6 +6,7 @@ process builds while the others wait, and that a crash at any moment leaves noth
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -92,12 +93,9 @@ class StoreCache:
     def acquire(self, source: SourceArg, build: Build, check: Check) -> Hold:
         """As :meth:`get`, and hold the store at once, so that nobody can remove it before it is mapped."""
         for _ in range(OPEN_ATTEMPTS):
-            try:
-                path = self.get(source, build, check)
+            path = self.get(source, build, check)
+            with contextlib.suppress(FileNotFoundError):
                 return hold(path)
-            except FileNotFoundError:
-                if not isinstance(source, Fingerprint) and not os.path.exists(source):
-                    raise
         raise CacheAccessError(f'The store {path} was removed each time before it could be opened: what clears it?')
 
     def derived(self, store: PathArg, key: str, build: Callable[[BinaryIO], Any], check: Check) -> Optional[Path]:
@@ -218,7 +216,6 @@ class StoreCache:
             build(mark.source, out, progress, functools.partial(scratch, folder))
             if mark.again() != mark:
                 raise LookAgain
-
 
         def finish(size: int) -> None:
             if not _passes(check, path):

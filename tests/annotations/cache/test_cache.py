@@ -13,9 +13,9 @@ from cache_helpers import names
 from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.errors import CacheError, SourceChangedError
-from mmshared.annotations.holds import hold
-from mmshared.annotations.source import Fingerprint
+from mmshared.annotations.cache.errors import CacheError, SourceChangedError
+from mmshared.annotations.cache.holds import hold
+from mmshared.annotations.cache.source import Fingerprint
 
 
 @pytest.fixture
@@ -249,6 +249,17 @@ def test_acquire_gives_up_when_stores_keep_vanishing(cache, source):
 
     with pytest.raises(CacheError, match='removed each time'):
         cache.acquire(source, Builder(), vanishing)
+
+
+def test_a_source_that_the_builder_does_not_find(cache):
+    def build(source, out, progress, scratch):
+        calls.append(source)
+        raise FileNotFoundError(source)
+
+    calls = []
+    with pytest.raises(FileNotFoundError, match='s3://missing'):
+        cache.acquire(Fingerprint('s3://missing'), build, check)
+    assert len(calls) == 1 and names(cache.cache_dir) == []
 
 
 def test_superseded_store_in_use_stays(cache, source):

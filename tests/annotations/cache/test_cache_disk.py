@@ -14,9 +14,8 @@ import pytest
 from cache_helpers import fill, mount, names, needs_root, run_child, worker_command, worker_env
 from fake_store import Builder, check, decode, encode
 
-from mmshared.annotations import filesystem, locks, publish
-from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.errors import CacheAccessError, CacheSpaceError
+from mmshared.annotations.cache import StoreCache, filesystem, locks, publish
+from mmshared.annotations.cache.errors import CacheAccessError, CacheSpaceError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith('linux'), reason='mounts and user ids of Linux')
 NOBODY = 12345
@@ -162,7 +161,7 @@ def falls_back(cache_dir, source, uid=0):
     """What a child sees that opens ``source`` twice with ``cache_dir``: path, builds, mode of the folder, log lines."""
     def action():
         lines = []
-        from mmshared.annotations import cache
+        from mmshared.annotations.cache import store_cache as cache
         cache.say = lambda message, *args: lines.append(message % args)
         build = Builder()
         path = StoreCache(cache_dir, 1).get(source, build, check)

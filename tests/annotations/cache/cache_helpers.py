@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WORKER = Path(__file__).with_name('cache_worker.py')
 needs_root = pytest.mark.skipif(
     not hasattr(os, 'geteuid') or os.geteuid() != 0, reason='needs root to mount file systems and to change the user')

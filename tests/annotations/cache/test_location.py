@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import pytest
 from cache_helpers import needs_root, run_child
 
-from mmshared.annotations import filesystem, location
-from mmshared.annotations.source import Fingerprint
+from mmshared.annotations.cache import filesystem, location
+from mmshared.annotations.cache.source import Fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +100,7 @@ def test_fingerprint(tmp_path):
     mark = Fingerprint.of_file(path)
     assert mark.again() == mark and mark.size == 5 << 20 and mark.label == 'a.json'
     assert mark.key(1) == Fingerprint.of_file(str(path)).key(1) != mark.key(2)
-    assert mark.prefix(1) == Fingerprint('/elsewhere/../a.json').prefix(1).replace(
-        Fingerprint('/elsewhere/../a.json').prefix(1)[5:], mark.prefix(1)[5:])
+    assert mark.prefix(1).startswith('a-v1-') and mark.prefix(1) != Fingerprint('/elsewhere/a.json').prefix(1)
     assert Fingerprint('s3://b/c/a.json').label == 'a.json' and Fingerprint('').label == ''
     assert dict(mark.facts)['inode'] == path.stat().st_ino
     for offset in (0, 16383, (5 << 20) - 1):
@@ -109,3 +109,10 @@ def test_fingerprint(tmp_path):
             file.write(b'!')
         assert dict(Fingerprint.of_file(path).facts)['blocks'] != dict(mark.facts)['blocks']
         mark = Fingerprint.of_file(path)
+
+
+def test_a_file_changed_just_now_is_given_time():
+    """Within one tick of the kernel's clock a second change may not show in the times (it does since Linux 6.13)."""
+    now = time.time_ns() | 1
+    Fingerprint('/a.json', (('ctime_ns', now),), is_file=True).settle()
+    assert time.time_ns() >= now + 20_000_000

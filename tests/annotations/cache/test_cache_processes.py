@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -16,8 +17,8 @@ from cache_helpers import ROOT, WORKER, names, worker_command, worker_env
 from fake_store import Builder, check, decode, encode
 
 from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.holds import hold
-from mmshared.annotations.publish import Draft
+from mmshared.annotations.cache.holds import exclusive, hold
+from mmshared.annotations.cache.publish import Draft
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith('linux'), reason='file locks and /proc of Linux')
 
@@ -142,7 +143,7 @@ def test_killed_at_random_moments(source, tmp_path):
 def test_killed_at_every_line(source, tmp_path, monkeypatch, nameless):
     """SIGKILL at each line of this package's code that a build runs: nothing half is ever seen, nothing stays."""
     if not nameless:  # as on file systems without O_TMPFILE
-        monkeypatch.setattr('mmshared.annotations.publish._open_nameless', lambda folder: None)
+        monkeypatch.setattr('mmshared.annotations.cache.publish._open_nameless', lambda folder: None)
     package = os.fspath(ROOT / 'mmshared' / 'annotations')
     folder = tmp_path / 'cache'
     cache = StoreCache(folder, version=1)
@@ -321,7 +322,7 @@ def test_a_bar_on_a_terminal(source, tmp_path):
 def test_lines_are_visible_next_to_mmengines_logger(source, tmp_path):
     pytest.importorskip('mmengine')
     code = ('from mmengine.logging import MMLogger; MMLogger.get_instance("mmengine", log_level="INFO")\n'
-            'from mmshared.annotations.messages import say; say("%d %%", 40)\n'
+            'from mmshared.annotations.cache.messages import say; say("%d %%", 40)\n'
             'import logging; logging.getLogger("mmshared").setLevel("WARNING"); say("%d %%", 41)\n'
             'logging.getLogger("mmshared").setLevel("INFO"); logging.basicConfig(format="root: %(message)s")\n'
             'say("%d %%", 42)')
@@ -340,3 +341,20 @@ def test_hold_follows_a_replaced_file(tmp_path):
         path.write_bytes(encode(b'2'))
         with hold(path) as new:
             assert os.path.samestat(os.fstat(new.fileno()), os.stat(path))
+
+
+def test_hold_against_a_removal_under_way(tmp_path):
+    """Opened while somebody is about to remove it: the hold must be one on the file that has the name afterwards."""
+    path = tmp_path / 's.mmstore'
+    path.write_bytes(encode(b'1'))
+    held = []
+    thread = threading.Thread(target=lambda: held.append(hold(path)))
+    with exclusive(path) as free:
+        assert free
+        thread.start()
+        time.sleep(0.2)
+        assert not held
+        os.unlink(path)
+        path.write_bytes(encode(b'2'))
+    thread.join(30)
+    assert os.path.samestat(os.fstat(held[0].fileno()), os.stat(path))

@@ -13,7 +13,7 @@ import time
 import types
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # The cache needs neither torch nor mmengine; not to load them saves seconds in each of many processes.
 package = types.ModuleType('mmshared')
 package.__path__ = [os.fspath(ROOT / 'mmshared')]

@@ -12,9 +12,8 @@ import pytest
 from cache_helpers import names, run_child, worker_env
 from fake_store import Builder, check, decode
 
-from mmshared.annotations import errors, location, locks
-from mmshared.annotations.cache import StoreCache
-from mmshared.annotations.once import LookAgain, once
+from mmshared.annotations.cache import StoreCache, errors, location, locks
+from mmshared.annotations.cache.once import LookAgain, once
 
 pytestmark = pytest.mark.skipif(not locks.SUPPORTED, reason='this system has no flock')
 
@@ -54,7 +53,8 @@ def test_without_locks_in_the_cache_those_of_a_local_folder_serve(folder, monkey
     cache_dir, local = folder / 'cache', folder / 'local'
     probe = locks._excludes
     monkeypatch.setattr(locks, '_excludes', lambda path: path == local and local_works and probe(path))
-    monkeypatch.setattr('mmshared.annotations.cache.local_folders', lambda: [location.Folder(local, private=True)])
+    monkeypatch.setattr('mmshared.annotations.cache.store_cache.local_folders',
+                        lambda: [location.Folder(local, private=True)])
     seen = []
 
     class Looking(Builder):
