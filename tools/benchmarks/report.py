@@ -1,0 +1,96 @@
+"""What was measured, as a table and as JSON."""
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: key in ``results.json``.
+        title: what was measured, with its unit.
+        stock: of mmdet's ``CocoDataset``; None if it has no such thing.
+        shared: of ``SharedCocoDataset``.
+        kind: how the two compare: 'time' and 'size' are better when small, 'speed' when great.
+        ratio: shared / stock, if that is not just the quotient of the two.
+        note: what to know about the figures.
+        runs: the single measurements, where the figures are medians.
+    """
+
+    name: str
+    title: str
+    stock: Optional[float]
+    shared: float
+    kind: str = 'size'
+    ratio: Optional[float] = None
+    note: str = ''
+    runs: Optional[Dict[str, List[float]]] = None
+
+    def __post_init__(self) -> None:
+        if self.ratio is None and self.stock and self.stock > 0 and self.shared > 0:
+            object.__setattr__(self, 'ratio', self.shared / self.stock)
+
+    def comparison(self) -> str:
+        """The ratio in words: '5.2x faster'."""
+        if self.ratio is None:
+            return '-'
+        words = {'time': ('faster', 'slower'), 'size': ('less', 'more'), 'speed': ('slower', 'faster')}
+        times, word = (1 / self.ratio, words[self.kind][0]) if self.ratio <= 1 else (self.ratio, words[self.kind][1])
+        return f'{_figure(times)}x {word}' if times < 1000 else f'over 1,000x {word}'
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as Markdown, aligned so that it reads well as plain text too."""
+    lines = [('', 'CocoDataset', 'SharedCocoDataset', 'shared is')]
+    lines += [(row.title, _figure(row.stock), _figure(row.shared), row.comparison()) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    lines.insert(1, tuple('-' * (width - 1) + ':' if i else '-' * width for i, width in enumerate(widths)))
+    text = [' | '.join(cell.rjust(width) if i else cell.ljust(width)
+                       for i, (cell, width) in enumerate(zip(line, widths))) for line in lines]
+    notes = [f'- {row.title}: {row.note}' for row in rows if row.note]
+    return '\n'.join([f'| {line} |' for line in text] + [''] * bool(notes) + notes)
+
+
+def machine() -> Dict[str, Any]:
+    """Facts about this machine and the versions of what is measured."""
+    cores = len(os.sched_getaffinity(0))
+    facts = {'cores': cores, 'memory_gb': round(psutil.virtual_memory().total / 1e9, 1), 'kernel': platform.release(),
+             'python': platform.python_version()}
+    for package in ('numpy', 'torch', 'mmengine', 'mmdet'):
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            facts[package] = 'not installed'
+    return facts
+
+
+def sentence(facts: Dict[str, Any]) -> str:
+    """Facts on one line."""
+    return ', '.join(f'{key.replace("_", " ")} {value}' for key, value in facts.items())
+
+
+def write(folder: Path, text: str, facts: Dict[str, Dict[str, Any]], rows: Sequence[Row]) -> None:
+    """Write ``table.md`` and ``results.json`` into ``folder``, which is created if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / 'table.md').write_text(text + '\n', encoding='utf-8')
+    results = {**facts, 'results': {row.name: asdict(row) for row in rows}}
+    (folder / 'results.json').write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
+
+
+def _figure(value: Optional[float]) -> str:
+    """A number with three digits that mean something."""
+    if value is None:
+        return '-'
+    size = abs(value)
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f'{value:,.{digits}f}'

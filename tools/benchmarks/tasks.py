@@ -1,0 +1,153 @@
+"""What a measured process does, step by step: run by :class:`probe.Probe`, with nothing but the task in the process.
+
+A task is a generator. It imports first, then stops at each ``yield``, whose value goes to the benchmark as a line of
+JSON; while it waits there, the benchmark looks at its memory.
+"""
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+DIGEST_SAMPLES = 1000
+BLOCK = 20
+BLOCKS = 200
+BATCH = 128
+Reply = Dict[str, Any]
+
+
+def make_dataset(kind: str, file: str, classes: Sequence[str], cache: str) -> Any:
+    """The dataset: ``kind`` is stock or shared, with the filter that mmdet's training configs use."""
+    options = {'ann_file': file, 'data_prefix': {'img': 'img'}, 'metainfo': {'classes': tuple(classes)},
+               'filter_cfg': {'filter_empty_gt': True, 'min_size': 32}, 'pipeline': []}
+    if kind == 'stock':
+        from mmdet.datasets import CocoDataset
+        return CocoDataset(**options)
+    from mmshared.datasets import SharedCocoDataset
+    return SharedCocoDataset(**options, cache_dir=cache)
+
+
+def import_all(kinds: Sequence[str]) -> None:
+    """What a training process has imported anyway, and the classes to be measured."""
+    import mmdet.datasets  # noqa: F401
+    import torch.utils.data  # noqa: F401
+    if 'shared' in kinds:
+        import mmshared.datasets  # noqa: F401
+    gc.collect()
+
+
+def digest(dataset: Any) -> str:
+    """A hash of the length and of up to a thousand samples: keys, their order, types and every bit of the numbers."""
+    result = hashlib.blake2b(str(len(dataset)).encode(), digest_size=16)
+    for index in range(0, len(dataset), max(1, len(dataset) // DIGEST_SAMPLES)):
+        result.update(repr(dataset.get_data_info(index)).encode())
+    return result.hexdigest()
+
+
+def load(kind: str, **source: Any) -> Iterator[Reply]:
+    """One process loads the dataset: seconds, then what it holds."""
+    import_all([kind])
+    yield {}
+    start = time.perf_counter()
+    dataset = make_dataset(kind, **source)
+    seconds = time.perf_counter() - start
+    yield {'seconds': seconds}
+    pickled = dataset.data_bytes.nbytes if kind == 'stock' else 0
+    yield {'digest': digest(dataset), 'length': len(dataset), 'pickled_bytes': pickled}
+
+
+def rank(kind: str, workers: int, samples: int, empty: str, file: str, **source: Any) -> Iterator[Reply]:
+    """One rank of a training job whose workers each read every sample: first of a file of one image, then of the real.
+
+    The steps of each: before loading, loaded, all read. ``samples`` are read either way, which is why the first shows
+    what the processes cost without a dataset. With no workers the rank itself reads.
+    """
+    import_all([kind])
+    _read_everything(make_dataset(kind, empty, **source), workers, 1)     # what is imported and kept at first use
+    for path in (empty, file):
+        gc.collect()
+        yield {}
+        dataset = make_dataset(kind, path, **source)
+        yield {}
+        workers_alive, reads = _read_everything(dataset, workers, samples)
+        yield {'reads': reads}
+        del workers_alive, dataset
+
+
+def _read_everything(dataset: Any, workers: int, samples: int) -> Tuple[object, List[int]]:
+    """Has every worker read every sample; returns what keeps the workers alive, and how many samples each has read."""
+    from torch.utils.data import DataLoader
+
+    class Reads:
+        """Reads a sample and passes on only who read it, so that no data travel between the processes."""
+
+        def __len__(self) -> int:
+            return samples
+
+        def __getitem__(self, index: int) -> int:
+            dataset.get_data_info(index % len(dataset))
+            return os.getpid()
+
+    class Batches:
+        """Every batch once for each worker: they take turns."""
+
+        def __iter__(self) -> Iterator[List[int]]:
+            for start in range(0, samples, BATCH):
+                for _ in range(max(1, workers)):
+                    yield list(range(start, min(start + BATCH, samples)))
+
+    loader = DataLoader(Reads(), batch_sampler=Batches(), num_workers=workers, persistent_workers=workers > 0,
+                        collate_fn=list)
+    reads: Dict[int, int] = {}
+    batches = iter(loader)
+    for pids in batches:
+        reads[pids[0]] = reads.get(pids[0], 0) + len(pids)
+    return batches, list(reads.values())
+
+
+def lookups(file: str, **source: Any) -> Iterator[Reply]:
+    """``get_data_info`` of both datasets in one process, in small blocks of the same samples, in turns.
+
+    Processor time, in microseconds a call: equal to time on the clock, but for other processes getting in between.
+    """
+    import_all(['stock', 'shared'])
+    yield {}
+    datasets = {kind: make_dataset(kind, file, **source) for kind in ('stock', 'shared')}
+    length = len(datasets['stock'])
+    for index in range(length):             # as in training, each sample has been read before, though not just now
+        for dataset in datasets.values():
+            dataset.get_data_info(index)
+    indices = random.Random(0).choices(range(length), k=BLOCK * BLOCKS)
+    times: Dict[str, List[float]] = {'stock': [], 'shared': []}
+    for number in range(BLOCKS):
+        block = indices[number * BLOCK:(number + 1) * BLOCK]
+        for kind in ('stock', 'shared') if number % 2 else ('shared', 'stock'):
+            get = datasets[kind].get_data_info
+            start = time.thread_time()
+            for index in block:
+                get(index)
+            times[kind].append((time.thread_time() - start) / BLOCK * 1e6)
+    yield times
+
+
+TASKS = {task.__name__: task for task in (load, rank, lookups)}
+
+
+def main() -> None:
+    """Run the task named on the command line; each line on stdin lets it run on, the end of stdin ends it."""
+    replies = os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)      # what libraries print is no reply
+    for reply in TASKS[sys.argv[1]](**json.loads(sys.argv[2])):
+        replies.write(json.dumps(reply) + '\n')
+        replies.flush()
+        if not sys.stdin.readline():
+            return
+
+
+if __name__ == '__main__':
+    main()
