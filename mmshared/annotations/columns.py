@@ -58,7 +58,7 @@ class Coordinates(NamedTuple):
 
     Attributes:
         code: uint8, per record: width (U16, I32 or F64) * 8 + index into :data:`SCALES`.
-        base: int32, per record: what is added to its two-byte offsets.
+        base: int32, per record: what is added to its two-byte offsets; 0 where they are the values themselves.
         parts: bytes of the records of each width, in order.
     """
     code: np.ndarray
@@ -102,11 +102,12 @@ class CoordinateEncoder:
         with np.errstate(invalid='ignore', over='ignore'):
             small = (code[some] >> 3 == I32) & (high - low <= 65535)
         code[some[small]] -= (I32 - U16) * 8
+        low[(low >= 0) & (high <= 65535)] = 0     # as they are: one step less when they are read
         base[some[small]] = low[small].astype(np.int32)
         code[lengths == 0] = 0
         counts = lengths[some]
         if small.all():
-            offsets = quotients - np.repeat(low, counts)
+            offsets = quotients - np.repeat(low, counts) if low.any() else quotients
             return Coordinates(code, base, (offsets.astype('<u2'), np.zeros(0, '<i4'), np.zeros(0, '<f8')))
         width = np.repeat(code[some] >> 3, counts)
         two = width == U16

@@ -47,6 +47,7 @@ class Trait(IntFlag):
     NO_POLYGONS = 8     #: a segmentation that is not a list with at least one polygon
     DROPPED = 16        #: an annotation that mmdet does not keep, whatever the categories
     CODED = 32          #: an image id that is not an integer
+    BASED = 64          #: two-byte coordinates that are offsets from a base
 
 
 def image_record(key: Any, height: int, width: int, name: bytes, extra: bytes) -> Dict[str, Any]:

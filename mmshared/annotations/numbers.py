@@ -76,9 +76,9 @@ def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
         NotPlain: a text is not a list, or holds something else than numbers.
     """
     text = b'[' + _BETWEEN.join(texts) + _END
-    values = _flatten(text)
+    values, codes = _flatten(text), np.frombuffer(text, np.uint8)
     starts_a_list = text.startswith(b'[[') and text.count(_BETWEEN + b'[') == len(texts) - 1
-    if not starts_a_list or text.count(b'[') != len(texts) + 1:
+    if not starts_a_list or np.count_nonzero(codes == 0x5b) != len(texts) + 1:
         raise NotPlain('not a flat list each')
     is_mark = values == _MARK
     ends = np.flatnonzero(is_mark)
@@ -86,5 +86,5 @@ def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
         raise NotPlain('a number that marks the ends')
     ends -= np.arange(ends.size)
     numbers = ~is_mark
-    is_int = _integers(np.frombuffer(text, np.uint8), values, ends.size)
+    is_int = _integers(codes, values, ends.size)
     return Numbers(values[numbers], None if is_int is None else is_int[numbers]), np.diff(ends, prepend=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os.path as osp
 import struct
+from itertools import accumulate, islice
 from typing import Any, Dict, List, Optional, Sequence
 
 import msgspec
@@ -18,7 +19,7 @@ from .store import AnnotationStore
 
 _UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED)
 _ODD, _CODED, _VARIED = int(Trait.ODD), int(Trait.CODED), int(Trait.VARIED)
-_INTEGERS, _NO_POLYGONS = int(Trait.INTEGERS), int(Trait.NO_POLYGONS)
+_INTEGERS, _NO_POLYGONS, _BASED = int(Trait.INTEGERS), int(Trait.NO_POLYGONS), int(Trait.BASED)
 _BITS, _RLE = INDEX.index('bits'), INDEX.index('rle')
 #: ``ignore_flag`` by the row's flags.
 _CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
@@ -117,30 +118,28 @@ class DetectionView:
             return info
         if traits & _VARIED:
             values = self._decode(fields)
-        else:
+        elif traits & _BASED:
             offsets = self._base[start:stop].astype(np.int32).repeat(self._coords[start:stop])
             offsets += self._u16[u16:u16_stop]
             values = (offsets / self._scale[traits >> 8]).tolist()
+        else:
+            values = (self._u16[u16:u16_stop] / self._scale[traits >> 8]).tolist()
         lengths = self._lengths[polygon:polygon_stop].tolist()
         codes, flags = self._category[start:stop].tolist(), self._flags[start:stop].tolist()
         boxes = self._boxes(start, stop).tolist()
         if traits & _UNUSUAL or not self._all_labels:
             info['instances'] = self._varied_instances(fields, codes, flags, boxes, values, lengths)
             return info
-        instances, at, lengths, label, crowd = [], 0, iter(lengths), self._labels, _CROWD
-        for box, code, flag, count in zip(boxes, codes, flags, self._polygons[start:stop].tolist()):
-            if count == 1:
-                end = at + next(lengths)
-                mask = [values[at:end]]
-                at = end
-            else:
-                mask = []
-                for _ in range(count):
-                    end = at + next(lengths)
-                    mask.append(values[at:end])
-                    at = end
-            instances.append({'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': mask})
-        info['instances'] = instances
+        ends = list(accumulate(lengths))
+        polygons = [values[a:b] for a, b in zip([0, *ends], ends)]
+        if len(polygons) == len(codes):
+            masks = zip(polygons)                                # one each
+        else:
+            each = iter(polygons)
+            masks = [islice(each, count) for count in self._polygons[start:stop].tolist()]
+        label, crowd = self._labels, _CROWD
+        info['instances'] = [{'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': list(mask)}
+                             for flag, box, code, mask in zip(flags, boxes, codes, masks)]
         return info
 
     def _decode(self, fields: tuple) -> List[float]:
@@ -155,7 +154,8 @@ class DetectionView:
         """x1, y1, x2, y2 of some annotations, float64."""
         boxes = self._bbox[start:stop]
         boxes = boxes / self._bbox_scale if self._bbox_scale else boxes.copy()
-        boxes[:, 2:] += boxes[:, :2]
+        pairs = boxes.view(np.complex128)       # (x, y) and (w, h) as one number each: one addition, half the strides
+        pairs[:, 1] += pairs[:, 0]
         return boxes
 
     def _varied_instances(self, fields: tuple, codes: List[int], flags: List[int], boxes: List[List[float]],

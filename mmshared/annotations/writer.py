@@ -226,6 +226,7 @@ def _traits(rows: np.ndarray, keep: np.ndarray, odd: np.ndarray) -> np.ndarray:
     traits |= np.where((rows['kind'] != POLYGONS) | (rows['polygons'] == 0), int(Trait.NO_POLYGONS), 0)
     traits |= np.where(keep, 0, int(Trait.DROPPED))
     traits |= np.where(rows['code'] >= I32 * 8, int(Trait.VARIED), 0)
+    traits |= np.where(rows['base'] != 0, int(Trait.BASED), 0)
     return traits
 
 
