@@ -50,7 +50,8 @@ def test_an_unknown_stack(checkout):
     assert 'there is no requirements/stack-nonsense.txt' in output
 
 
-@pytest.mark.parametrize('python, reason', [('nowhere/python3', 'is not there'), ('/bin/false', 'version 3.9 to 3.13 is needed')])
+@pytest.mark.parametrize('python, reason', [
+    ('nowhere/python3', 'is not there'), ('/bin/false', 'version 3.9 to 3.13 is needed')])
 def test_without_a_usable_python_it_says_what_is_wrong_with_each(checkout, python, reason):
     code, output = run(checkout, MMSHARED_PYTHON=python)
     assert code != 0
