@@ -3,7 +3,7 @@
 # If the active Python already has what is needed, that is used as it is. Otherwise .venv in the repository is made,
 # completed or simply activated. Afterwards `python` and $PYTHON are the environment's interpreter and mmshared is
 # importable. Nothing is downloaded when nothing is missing. MMSHARED_STACK names the set of versions in
-# requirements/stack-<name>.txt.
+# requirements/stack-<name>.txt; MMSHARED_PYTHON the interpreter to make .venv with.
 
 _mms_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 _mms_stack=${MMSHARED_STACK:-openmmlab}
@@ -27,9 +27,10 @@ PY
 # _mms_find_python: prints an interpreter that can make the environment, or says what is missing.
 _mms_find_python() {
     local python reasons=''
-    for python in python3 python3.11 python3.12 python3.10 python3.13 python3.9 /usr/bin/python3; do
-        command -v "$python" >/dev/null || continue
-        if ! "$python" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info < (3, 14))' 2>/dev/null; then
+    for python in ${MMSHARED_PYTHON:-python3 python3.11 python3.12 python3.10 python3.13 python3.9 /usr/bin/python3}; do
+        if ! command -v "$python" >/dev/null; then
+            reasons+="  $python: is not there"$'\n'
+        elif ! "$python" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info < (3, 14))' 2>/dev/null; then
             reasons+="  $python: version 3.9 to 3.13 is needed, this is $("$python" --version 2>&1)"$'\n'
         elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
             reasons+="  $python: has no venv module (Debian: apt-get install python3-venv)"$'\n'
@@ -41,7 +42,7 @@ sys.exit(not os.path.exists(os.path.join(s.get_paths()["include"], "Python.h")))
             return
         fi
     done
-    _mms_fail "no usable Python 3.9 to 3.13 found."$'\n'"${reasons:-  There is no python3 at all (Debian: apt-get install python3 python3-venv python3-dev)}"
+    _mms_fail "no usable Python 3.9 to 3.13 found (Debian: apt-get install python3 python3-venv python3-dev):"$'\n'"$reasons"
 }
 
 # _mms_long TITLE COMMAND...: run it with its output in the log, a sign of life every 30 s, the log's end on failure.
@@ -50,6 +51,8 @@ _mms_long() {
     shift
     _mms_say "$title"
     (
+        # The lock on the repository must not outlive this shell in here.
+        [ -z "${lock:-}" ] || exec {lock}<&-
         while sleep 30 >/dev/null 2>&1 && kill -0 "$shell" 2>/dev/null; do
             printf '[set-up]   ... %d min %02d s, still at it: %s\n' $(( (SECONDS - begin) / 60 )) \
                 $(( (SECONDS - begin) % 60 )) "$(tail -n 1 "$_mms_log" | tr -cd '[:print:]' | cut -c 1-70)"

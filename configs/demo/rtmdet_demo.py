@@ -6,7 +6,7 @@ custom_imports = dict(imports=['mmshared'])
 dataset_type = 'SharedCocoDataset'
 data_root = 'work_dirs/demo/data/'
 metainfo = dict(classes=('disc', 'square', 'triangle', 'star'))
-max_epochs = 10
+max_epochs = 8
 base_lr = 0.004
 
 model = dict(
@@ -62,6 +62,6 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=base_lr * 0.01, begin=2, end=max_epochs, T_max=max_epochs - 2,
          convert_to_iter_based=True),
 ]
-default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=5, max_keep_ckpts=1))
+default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=4, max_keep_ckpts=1))
 custom_hooks = []
 randomness = dict(seed=0)

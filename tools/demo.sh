@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The whole of it on one small example: bash tools/demo.sh
+# Sets up an environment if need be, draws a data set, trains a detector on it with SharedCocoDataset in two processes,
+# evaluates it, and compares loading annotations with and without mmshared. Everything lands in work_dirs/demo.
+set -u -o pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+source tools/setup_env.sh || exit
+
+WORK=work_dirs/demo
+CONFIG=configs/demo/rtmdet_demo.py
+LEAST_MAP=0.30
+BENCHMARK=tools/benchmarks/bench_annotations.py
+export MMSHARED_CACHE=${MMSHARED_CACHE:-$PWD/$WORK/cache}
+
+say() { printf '\n== %s\n' "$*"; }
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+# Without a GPU two processes share the CPU; a GPU serves one process.
+count_processes() {
+    "$PYTHON" -c 'import torch; print(min(2, torch.cuda.device_count() or 2))'
+}
+
+free_port() {
+    "$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+make_data() {
+    "$PYTHON" tools/make_demo_data.py "$WORK/data" || fail 'the data set could not be made'
+}
+
+train() {
+    local processes
+    processes=$(count_processes) || fail 'torch does not work in this environment'
+    say "Training on $processes processes: $CONFIG (all output: $WORK/train.log)"
+    rm -rf "$WORK/train"
+    PORT=${PORT:-$(free_port)} bash tools/dist_train.sh "$CONFIG" "$processes" --data-root "$WORK/data/" \
+        --work-dir "$WORK/train" 2>&1 | tee "$WORK/train.log" | grep --line-buffered -E 'Epoch\(|INFO - .*mmshared'
+    if [ "${PIPESTATUS[0]}" -ne 0 ]; then
+        tail -n 40 "$WORK/train.log" >&2
+        fail "training failed; all of its output is in $WORK/train.log"
+    fi
+}
+
+benchmark() {
+    if [ ! -e "$BENCHMARK" ]; then
+        echo "$BENCHMARK is not there: no comparison." | tee "$WORK/benchmark.txt"
+        return
+    fi
+    say "Loading a 100 MB annotation file: stock and mmshared (all output: $WORK/benchmark.txt)"
+    "$PYTHON" "$BENCHMARK" --size-mb 100 --ranks 2 --workers 0 2>&1 | tee "$WORK/benchmark.txt" ||
+        fail "the benchmark failed; all of its output is in $WORK/benchmark.txt"
+}
+
+# The last value in the log of the training, which validates at its end.
+read_map() {
+    grep -oE 'coco/bbox_mAP: [0-9.]+' "$WORK/train.log" | tail -n 1 | cut -d ' ' -f 2
+}
+
+main() {
+    local begin=$SECONDS map
+    mkdir -p "$WORK" || exit
+    say "Drawing a data set in $WORK/data"
+    make_data
+    train
+    benchmark
+    map=$(read_map) || fail "no bbox mAP in $WORK/train.log: the detector found nothing at all"
+    say "Done in $(( SECONDS - begin )) s"
+    echo "bbox mAP of the detector: $map"
+    echo "logs: $WORK/train.log, $WORK/benchmark.txt, $WORK/train"
+    awk -v map="$map" -v least="$LEAST_MAP" 'BEGIN { exit !(map >= least) }' ||
+        fail "the detector has not learned: its bbox mAP $map is below $LEAST_MAP"
+}
+
+main
