@@ -84,7 +84,7 @@ class SharedCocoDataset(CocoDataset):
     Where stock is wrong, this is not: index ``-len(dataset)`` and subsets of exactly ``len(dataset)`` samples work, and
     an annotation of an unknown image that repeats the id of a known one does not take its place.
 
-    A remote annotation file is fetched once per node and job; see :func:`~.remote.open_annotations` for what that means.
+    A remote annotation file is fetched once per node and job: :func:`~.remote.open_annotations` says what that means.
 
     Args:
         *args: as for ``CocoDataset``.

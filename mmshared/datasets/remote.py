@@ -83,9 +83,10 @@ def _fetched(address: str, backend_args: Optional[dict], workplace: Path) -> Ite
         except Exception as error:
             if isinstance(error, OSError) and error.errno in SPACE_ERRNOS:
                 raise
-            args = '' if backend_args is None else f' with backend_args={sorted(backend_args)}'
+            named = (backend_args or {}).get('backend')
+            backend = '' if named is None else f' by the file backend {named!r}'
             text = f'{type(error).__name__}: {str(error)[:MAX_TEXT]}'
-            raise FetchError(f'The annotation file {address} cannot be fetched{args}: {text}') from error
+            raise FetchError(f'The annotation file {address} cannot be fetched{backend}: {text}') from error
         yield os.fspath(path)
 
 

@@ -5,5 +5,5 @@ from .source import Fingerprint
 from .store_cache import StoreCache
 from .workplace import tempfiles_in
 
-__all__ = ['SPACE_ERRNOS', 'BuildFailedError', 'CacheAccessError', 'CacheError', 'CacheSpaceError', 'Fingerprint', 'Hold',
-           'SourceChangedError', 'StoreCache', 'hold', 'tempfiles_in']
+__all__ = ['SPACE_ERRNOS', 'BuildFailedError', 'CacheAccessError', 'CacheError', 'CacheSpaceError', 'Fingerprint',
+           'Hold', 'SourceChangedError', 'StoreCache', 'hold', 'tempfiles_in']
