@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from mmshared.annotations import StoreCache, open_store
 from mmshared.datasets import SharedCocoDataset
@@ -143,12 +143,16 @@ def test_copies_and_workers_do_not_fetch(server, make):
     expected = [dataset.get_data_info(i) for i in range(len(dataset))]
     for other in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset), dataset.get_subset(12)):
         assert difference(expected, [other.get_data_info(i) for i in range(12)]) is None
-    # Children of this process (of forkserver's too) belong to its job: they map what it fetched.
-    for context, lazy in (('spawn', dataset), ('spawn', make(lazy_init=True)), ('fork', make(lazy_init=True))):
+    # Children of this process belong to its job: they map what it fetched, also those who load only then.
+    for context, datasets in (('spawn', [dataset, make(lazy_init=True)]), ('fork', [make(lazy_init=True)])):
         loader = DataLoader(
-            lazy, batch_size=4, num_workers=1, multiprocessing_context=context, collate_fn=identity, sampler=range(12)
+            ConcatDataset([Subset(d, range(12)) for d in datasets]),
+            batch_size=4,
+            num_workers=1,
+            multiprocessing_context=context,
+            collate_fn=identity,
         )
-        assert difference(expected, [item for batch in loader for item in batch]) is None
+        assert difference(expected * len(datasets), [item for batch in loader for item in batch]) is None
     assert fetches(server) == [os.getpid()]
 
 
