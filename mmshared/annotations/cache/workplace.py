@@ -10,13 +10,13 @@ import os
 import tempfile
 import threading
 from pathlib import Path
-from typing import Iterator, List
+from typing import Iterator, List, Optional
 
 from . import locks
 from .publish import DRAFT_SUFFIX
 
 _one_at_a_time = threading.Lock()
-_kept: List[int] = []
+_kept: List[Optional[int]] = []  # locks of folders that are not empty
 
 
 @contextlib.contextmanager
@@ -37,7 +37,8 @@ def workplace(folder: Path) -> Iterator[Path]:
         except OSError:
             _kept.append(fd)
         else:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
 
 
 @contextlib.contextmanager
@@ -51,11 +52,14 @@ def tempfiles_in(folder: Path) -> Iterator[None]:
             tempfile.tempdir = before
 
 
-def _make(folder: Path) -> tuple[Path, int]:
+def _make(folder: Path) -> tuple[Path, Optional[int]]:
+    """A new folder, and the descriptor that has its lock; None where locks do not work (on Windows, say)."""
     while True:
         path = Path(tempfile.mkdtemp(DRAFT_SUFFIX, '.', folder))
+        if locks.problem(folder) is not None:
+            return path, None
         with contextlib.suppress(FileNotFoundError):  # swept before it was locked
             fd = os.open(path, os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0))
-            if locks.problem(folder) is not None or (locks.try_lock(fd) and locks.is_at(fd, path)):
+            if locks.try_lock(fd) and locks.is_at(fd, path):
                 return path, fd
             os.close(fd)
