@@ -1,9 +1,9 @@
 """COCO JSON -> memory-mapped columns. Imports numpy and the JSON parsers only: no torch, no mm*."""
 from .cache import CacheError, Fingerprint, StoreCache
 from .errors import AnnotationFileError, StoreError
-from .opening import open_store, shared_rows
+from .opening import find_store, open_store, shared_rows
 from .store import AnnotationStore
 from .view import DetectionView
 
 __all__ = ['AnnotationFileError', 'AnnotationStore', 'CacheError', 'DetectionView', 'Fingerprint', 'StoreCache',
-           'StoreError', 'open_store', 'shared_rows']
+           'StoreError', 'find_store', 'open_store', 'shared_rows']

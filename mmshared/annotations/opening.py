@@ -8,7 +8,7 @@ from typing import BinaryIO, Callable, Optional, Union
 import numpy as np
 
 from .builder import build_store
-from .cache import Fingerprint, StoreCache
+from .cache import Fingerprint, Hold, StoreCache
 from .container import FORMAT_VERSION, Container, ContainerWriter
 from .errors import StoreError
 from .store import AnnotationStore
@@ -37,8 +37,16 @@ def open_store(source: Source, cache_dir: Optional[str] = None, content: Optiona
         if violation:
             raise violation
 
-    cache = StoreCache(cache_dir, FORMAT_VERSION)
-    hold = cache.acquire(source, build, is_store)
+    return _map(StoreCache(cache_dir, FORMAT_VERSION).acquire(source, build, is_store))
+
+
+def find_store(source: Fingerprint, cache_dir: Optional[str] = None) -> Optional[AnnotationStore]:
+    """As :func:`open_store`, but None where it would have to be built."""
+    hold = StoreCache(cache_dir, FORMAT_VERSION).find(source, is_store)
+    return None if hold is None else _map(hold)
+
+
+def _map(hold: Hold) -> AnnotationStore:
     store = AnnotationStore(hold.path)
     hold.close()
     if store.violation:

@@ -9,13 +9,13 @@ from typing import Any, List, Optional, Sequence, Union
 from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS
 from mmengine.dataset import force_full_init
-from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 
-from mmshared.annotations import AnnotationFileError, AnnotationStore, DetectionView, open_store
+from mmshared.annotations import AnnotationFileError, AnnotationStore, DetectionView
 
 from .classes import match_categories
 from .data_list import LazyDataList
+from .remote import open_annotations
 from .samples import Samples, choose
 
 _STOCK_LOADING = {
@@ -84,6 +84,8 @@ class SharedCocoDataset(CocoDataset):
     Where stock is wrong, this is not: index ``-len(dataset)`` and subsets of exactly ``len(dataset)`` samples work, and
     an annotation of an unknown image that repeats the id of a known one does not take its place.
 
+    A remote annotation file is fetched once per node and job: :func:`~.remote.open_annotations` says what that means.
+
     Args:
         *args: as for ``CocoDataset``.
         cache_dir: folder of annotation stores. Default: ``$MMSHARED_CACHE``, else ``$XDG_CACHE_HOME/mmshared``, else
@@ -93,6 +95,7 @@ class SharedCocoDataset(CocoDataset):
     Raises:
         AnnotationFileError: (a ValueError) the file is not what CocoDataset could load, or no sample is left of it. It
             names file, record and field.
+        FetchError: (an OSError) a remote annotation file could not be fetched.
         CacheError: the store can be written nowhere.
     """
 
@@ -136,8 +139,7 @@ class SharedCocoDataset(CocoDataset):
         return None if self.proposal_file is None else 'proposal_file is set'
 
     def _map_annotations(self) -> None:
-        with get_local_path(self.ann_file, backend_args=self.backend_args) as path:
-            store = open_store(path, cache_dir=self.cache_dir)
+        store = open_annotations(self.ann_file, self.backend_args, self.cache_dir)
         self.cat_ids = match_categories(self.ann_file, store.categories, self.metainfo['classes'], self.COCOAPI)
         self.cat2label = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
         self._store = store

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
+import os
 import random
+import signal
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Optional
 
 from mmdet.datasets import CocoDataset
 
@@ -63,3 +67,53 @@ def shared(file: str, cls: type = SharedCocoDataset, **more: Any) -> SharedCocoD
     """Build ours, its cache next to the file."""
     with contextlib.redirect_stdout(io.StringIO()):
         return cls(ann_file=file, cache_dir=str(Path(file).parent / 'cache'), **options(**more))
+
+
+def describe(dataset: SharedCocoDataset) -> dict:
+    """Return what tells two datasets, or two stores, apart; it can go through JSON."""
+    items = [dataset.get_data_info(i) for i in range(len(dataset))]
+    return {
+        'digest': hashlib.sha256(repr(items).encode()).hexdigest(),
+        'count': len(items),
+        'inode': os.stat(dataset._store.path).st_ino,
+    }
+
+
+class Child:
+    """``action()`` in a forked child: a job of its own, or a rank of one if the environment says so.
+
+    ``result()`` waits for it; a dict as ``action`` returns it, or ``{'error': class name, 'text': message}``.
+    """
+
+    def __init__(self, action: Callable[[], Any], stay: Optional[Path] = None) -> None:
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writing)
+            self._pipe = os.fdopen(reading)
+            return
+        try:
+            os.close(reading)
+            signal.alarm(90)
+            try:
+                result = action()
+            except Exception as error:
+                result = {'error': type(error).__name__, 'text': str(error), 'cause': type(error.__cause__).__name__}
+            with os.fdopen(writing, 'w') as pipe:
+                json.dump(result, pipe)
+            while stay is not None and stay.exists():
+                time.sleep(0.02)
+        finally:
+            os._exit(0)
+
+    def result(self) -> Any:
+        with self._pipe:
+            text = self._pipe.read()
+        return json.loads(text) if text else None
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()

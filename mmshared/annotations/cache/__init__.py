@@ -1,8 +1,9 @@
 """Where stores live: built once per node, published whole, removed only when nobody uses them."""
-from .errors import BuildFailedError, CacheAccessError, CacheError, CacheSpaceError, SourceChangedError
+from .errors import SPACE_ERRNOS, BuildFailedError, CacheAccessError, CacheError, CacheSpaceError, SourceChangedError
 from .holds import Hold, hold
 from .source import Fingerprint
 from .store_cache import StoreCache
+from .workplace import tempfiles_in
 
-__all__ = ['BuildFailedError', 'CacheAccessError', 'CacheError', 'CacheSpaceError', 'Fingerprint', 'Hold',
-           'SourceChangedError', 'StoreCache', 'hold']
+__all__ = ['SPACE_ERRNOS', 'BuildFailedError', 'CacheAccessError', 'CacheError', 'CacheSpaceError', 'Fingerprint',
+           'Hold', 'SourceChangedError', 'StoreCache', 'hold', 'tempfiles_in']

@@ -20,6 +20,7 @@ from . import holds, locks
 
 DRAFT_SUFFIX = '.draft'
 LOCK_SUFFIX = '.lock'
+NOTE_SUFFIX = '.note'
 _ABANDONED_SECONDS = 24 * 3600.0  # for drafts where no lock can tell
 _BUFFER = 1 << 20
 _CLOEXEC = getattr(os, 'O_CLOEXEC', 0)
@@ -148,14 +149,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove drafts and lock files in ``folder`` that belong to nobody any more; what cannot be removed stays."""
+    """Remove drafts, lock files and notes in ``folder`` that are nobody's any more; what cannot be removed stays."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if entry.name.endswith((DRAFT_SUFFIX, LOCK_SUFFIX)):
+            if entry.name.endswith((DRAFT_SUFFIX, LOCK_SUFFIX, NOTE_SUFFIX)):
                 with contextlib.suppress(OSError), holds.exclusive(Path(entry.path)) as free:
                     age = time.time() - entry.stat(follow_symlinks=False).st_mtime
                     if free or (free is None and age > _ABANDONED_SECONDS):
-                        os.unlink(entry.path)
+                        (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
 
 
 def _open_nameless(folder: Path) -> Optional[int]:

@@ -11,24 +11,27 @@ import functools
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, TypeVar, Union
 
-from . import inventory, locks
+from . import inventory, locks, notes
 from .errors import SPACE_ERRNOS, CacheAccessError, CacheError, CacheSpaceError, SourceChangedError, explain
 from .holds import Hold, hold
 from .inventory import DERIVED_SUFFIX, STORE_SUFFIX, Entry
+from .job import job_key
 from .location import ENV, Folder, PathArg, candidates, local_folders
 from .messages import say
 from .once import LookAgain, once
 from .progress import Progress, Waiting
-from .publish import LOCK_SUFFIX, Draft, scratch, sweep
+from .publish import LOCK_SUFFIX, NOTE_SUFFIX, Draft, scratch, sweep
 from .source import Fingerprint
+from .workplace import workplace
 
 ProgressCall = Callable[[int, int], None]
 ScratchCall = Callable[[], BinaryIO]
 Build = Callable[[str, BinaryIO, ProgressCall, ScratchCall], Any]
 Check = Callable[[Path], bool]
 SourceArg = Union[str, os.PathLike, Fingerprint]
+T = TypeVar('T')
 
 ATTEMPTS = 3  # with a source that changes while it is read
 OPEN_ATTEMPTS = 20  # with stores that are removed before they are opened
@@ -75,7 +78,7 @@ class StoreCache:
         """
         for _ in range(ATTEMPTS):
             mark = source.again() if isinstance(source, Fingerprint) else Fingerprint.of_file(source)
-            name = f'{mark.prefix(self.version)}{mark.key(self.version)}{STORE_SUFFIX}'
+            name = self._name(mark)
             find = functools.partial(self._find, name, check)
             try:
                 found = find()
@@ -97,6 +100,55 @@ class StoreCache:
             with contextlib.suppress(FileNotFoundError):
                 return hold(path)
         raise CacheAccessError(f'The store {path} was removed each time before it could be opened: what clears it?')
+
+    def find(self, mark: Fingerprint, check: Check) -> Optional[Hold]:
+        """The store of the source ``mark``, held, if there is one; nothing is built."""
+        path = self._find(self._name(mark), check)
+        with contextlib.suppress(FileNotFoundError):
+            return None if path is None else hold(path)
+        return None
+
+    def once_per_job(self, key: str, label: str, make: Callable[[Path], Tuple[str, T]],
+                     use: Callable[[str], Optional[T]]) -> T:
+        """What ``make`` gives, run by one process of each job (:func:`~.job.job_key`) on this node.
+
+        Where no file locks work, every process runs it.
+
+        Args:
+            key: What it is about.
+            label: The same, for people.
+            make: ``make(workplace)`` does the work; returns a short text for the other processes of the job, and the
+                result. ``workplace`` is a folder for temporary files, which go even if this process is killed.
+            use: Gives the result from that text, or None if that has become impossible: the work is done again then.
+
+        Raises:
+            CacheSpaceError, CacheAccessError: No folder can be written.
+            Exception: What ``make`` raised, in this process or in the one that worked for all.
+        """
+        name = f'{_digest(f"{job_key()} {key}")}{NOTE_SUFFIX}'
+
+        def find() -> Optional[T]:
+            texts = (notes.read(folder.path / name) for folder in self.folders() if folder.readable())
+            text = next((text for text in texts if text is not None), None)
+            return None if text is None else use(text)
+
+        def make_note(folder: Path, name: str, lock: Any) -> T:
+            sweep(folder)
+            Progress(label, lock, None)  # tells those who wait who works
+            try:
+                with workplace(folder) as place:
+                    text, result = make(place)
+            except OSError as error:
+                if error.errno not in SPACE_ERRNOS:
+                    raise
+                raise explain(error, folder, label) from error
+            path = folder / name
+            if not isinstance(lock, locks.NoLock):
+                _publish(path, label, None, lambda out: out.write(text.encode()), lambda size: notes.keep(path, text))
+            return result
+
+        found = find()
+        return self._anywhere(name, label, find, make_note) if found is None else found
 
     def derived(self, store: PathArg, key: str, build: Callable[[BinaryIO], Any], check: Check) -> Optional[Path]:
         """A small file computed from the store at ``store`` and ``key``, shared by all processes like the store itself.
@@ -148,6 +200,9 @@ class StoreCache:
         """Remove every store that is not in use; returns those."""
         return self.prune(unused_seconds=0)
 
+    def _name(self, mark: Fingerprint) -> str:
+        return f'{mark.prefix(self.version)}{mark.key(self.version)}{STORE_SUFFIX}'
+
     def _find(self, name: str, check: Check, home: Optional[Folder] = None) -> Optional[Path]:
         for folder in [home] * (home is not None) + self.folders():
             path = folder.path / name
@@ -157,8 +212,8 @@ class StoreCache:
                 break
         return None
 
-    def _anywhere(self, name: str, label: str, find: Callable[[], Optional[Path]], make: Callable[..., Path],
-                  home: Optional[Folder] = None) -> Path:
+    def _anywhere(self, name: str, label: str, find: Callable[[], Optional[T]], make: Callable[..., T],
+                  home: Optional[Folder] = None) -> T:
         """Make the file in the first folder that can take it, once for all processes."""
         full: Optional[CacheSpaceError] = None
         reasons: List[str] = []
@@ -166,7 +221,7 @@ class StoreCache:
             try:
                 lock = _lock_for(folder.path, name, label)
 
-                def make_here(folder: Folder = folder, lock: Any = lock) -> Path:
+                def make_here(folder: Folder = folder, lock: Any = lock) -> T:
                     if reasons and not home:
                         _say_once(f'annotation cache: {"; ".join(reasons)}. Using {folder.path} instead.')
                     return make(folder.path, name, lock)

@@ -1,0 +1,98 @@
+"""The store of an annotation file wherever mmengine's file backends can read it from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Iterator, Optional, Union
+
+from mmengine.fileio import LocalBackend, get_file_backend, get_local_path
+from mmengine.fileio.backends import backends, prefix_to_backends
+
+from mmshared.annotations import AnnotationStore, Fingerprint, StoreCache, find_store, open_store
+from mmshared.annotations.cache import SPACE_ERRNOS, tempfiles_in
+
+MAX_TEXT = 1000
+"""Characters of a backend's own error that go into a message: some quote a whole page of HTML."""
+_BLOCK = 1 << 20
+
+
+class FetchError(OSError):
+    """A remote annotation file could not be fetched; names it, the backend, and the backend's error (its cause)."""
+
+
+def open_annotations(
+    ann_file: Union[str, os.PathLike], backend_args: Optional[dict] = None, cache_dir: Optional[str] = None
+) -> AnnotationStore:
+    """Return the store of ``ann_file``, as ``open_store`` does, fetching the file first if it is a remote one.
+
+    A remote file has two keys:
+
+    - *When to fetch*: address, ``backend_args``, and the job on this node (``mmshared.annotations.cache.job``). One
+      process fetches; the others of its job wait and map what it made, also those that come later, as long as one of
+      them is alive. The next job fetches again, so it always sees what the file is like at its own start.
+    - *What to parse*: address, a hash (blake2b) of all fetched bytes, and the version of the store's format. So a
+      job that fetches the same bytes as an earlier one does not parse them again.
+
+    Args:
+        ann_file: path or address.
+        backend_args: as for ``mmengine.fileio.get_local_path``.
+        cache_dir: as for ``open_store``.
+
+    Raises:
+        FetchError: the backend failed, in this process or in the one that fetched for all.
+        TypeError: ``backend_args`` are not for the local backend, which is meant.
+        AnnotationFileError, CacheError: as from ``open_store``; so are errors of a local file.
+    """
+    address = os.fspath(ann_file)
+    if getattr(_backend(address, backend_args), 'get_local_path', None) is LocalBackend.get_local_path:
+        # Checks the arguments, as in stock.
+        get_file_backend(address, backend_args=backend_args, enable_singleton=True)
+        return open_store(address, cache_dir)
+
+    def fetch(workplace: Path) -> tuple[str, AnnotationStore]:
+        with _fetched(address, backend_args, workplace) as path:
+            digest = _digest(path)
+            mark = Fingerprint(address, (('blake2b', digest),), os.path.getsize(path))
+            return digest, open_store(mark, cache_dir, content=path)
+
+    def find(digest: str) -> Optional[AnnotationStore]:
+        return find_store(Fingerprint(address, (('blake2b', digest),)), cache_dir)
+
+    key = json.dumps([address, backend_args], sort_keys=True, default=repr)
+    return StoreCache(cache_dir).once_per_job(key, address, fetch, find)
+
+
+def _backend(address: str, backend_args: Optional[dict]) -> Optional[type]:
+    """Return the class mmengine would use, None if it has none; makes no instance, as that may open a connection."""
+    if backend_args and 'backend' in backend_args:
+        return backends.get(backend_args['backend'])
+    prefix = address.partition('://')[0].rpartition(':')[2] if '://' in address else ''
+    return prefix_to_backends.get(prefix)
+
+
+@contextlib.contextmanager
+def _fetched(address: str, backend_args: Optional[dict], workplace: Path) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        try:
+            with tempfiles_in(workplace):
+                path = stack.enter_context(get_local_path(address, backend_args=backend_args))
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in SPACE_ERRNOS:
+                raise
+            named = (backend_args or {}).get('backend')
+            backend = '' if named is None else f' by the file backend {named!r}'
+            text = f'{type(error).__name__}: {str(error)[:MAX_TEXT]}'
+            raise FetchError(f'The annotation file {address} cannot be fetched{backend}: {text}') from error
+        yield os.fspath(path)
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    with open(path, 'rb') as file:
+        for block in iter(lambda: file.read(_BLOCK), b''):
+            digest.update(block)
+    return digest.hexdigest()
