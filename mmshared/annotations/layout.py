@@ -17,6 +17,7 @@ from enum import IntFlag
 from typing import Any, Dict, Tuple
 
 import numpy as np
+from msgspec import UNSET
 
 #: Columns of ``index``: offsets in elements of the column of that name, then plain values.
 INDEX = ('annotation', 'polygons', 'u16', 'i32', 'f64', 'bits', 'rle', 'raw', 'name', 'image_raw',
@@ -37,6 +38,16 @@ COLUMNS = ('index', 'orphan.image', 'image.extra', 'image.position', 'text.image
                'coded', 'position', 'bbox', 'area', 'flags')),
            *(f'text.{name}' for name in RAGGED), *filter(None, OFFSETS.values()),
            *(f'{part}.{name}_ids' for part in ('text', 'length') for name in ('image', 'annotation', 'category')))
+
+
+#: Kinds of ``segmentation``.
+MISSING, POLYGONS, RUN_LENGTH, NULL = range(4)
+#: How ``iscrowd`` and ``ignore`` were written; the row's flags hold ``iscrowd``'s form + 8 * that of ``ignore``.
+FLAG_FORMS = (UNSET, 0, 1, False, True, None)
+#: Further bits of the row's flags.
+KEPT, ODD = 64, 128
+#: Bits of the row's ``types``: the four numbers of the box, the area, all coordinates, or some, are integers.
+AREA_INT, COORDS_INT, COORDS_MIXED = 16, 32, 64
 
 
 class Trait(IntFlag):

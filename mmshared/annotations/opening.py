@@ -7,10 +7,10 @@ from typing import BinaryIO, Callable, Optional, Union
 
 import numpy as np
 
-from .builder import build_store
 from .cache import Fingerprint, Hold, StoreCache
 from .container import FORMAT_VERSION, Container, ContainerWriter
 from .errors import StoreError
+from .parsing.builder import build_store
 from .store import AnnotationStore
 
 Source = Union[str, os.PathLike, Fingerprint]

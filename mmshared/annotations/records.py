@@ -9,8 +9,18 @@ import numpy as np
 from .columns import decode_coordinates
 from .container import Container
 from .errors import StoreError
-from .ingest import AREA_INT, COORDS_INT, COORDS_MIXED, FLAG_FORMS, MISSING, NULL, POLYGONS, RUN_LENGTH
-from .layout import INDEX, image_record
+from .layout import (
+    AREA_INT,
+    COORDS_INT,
+    COORDS_MIXED,
+    FLAG_FORMS,
+    INDEX,
+    MISSING,
+    NULL,
+    POLYGONS,
+    RUN_LENGTH,
+    image_record,
+)
 
 _ID, _HEIGHT, _WIDTH, _TRAITS = (INDEX.index(name) for name in ('id', 'height', 'width', 'traits'))
 
@@ -161,7 +171,7 @@ def as_written(values: List[float], types: int, bits: Any) -> List[Any]:
 
     Args:
         values: the coordinates of one annotation.
-        types: its :data:`~.ingest.COORDS_INT` and :data:`~.ingest.COORDS_MIXED` bits.
+        types: its :data:`~.parsing.ingest.COORDS_INT` and :data:`~.parsing.ingest.COORDS_MIXED` bits.
         bits: for a mixed one, a bit a coordinate, packed (bytes or uint8).
     """
     if types & COORDS_INT:

@@ -12,8 +12,7 @@ import numpy as np
 
 from .columns import SCALES, decode_coordinates
 from .errors import AnnotationFileError, shorten
-from .ingest import COORDS_INT, COORDS_MIXED, FLAG_FORMS, KEPT, RUN_LENGTH
-from .layout import INDEX, Trait
+from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, RUN_LENGTH, Trait
 from .records import Records, as_written, id_values
 from .store import AnnotationStore
 

@@ -13,7 +13,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from mmshared.annotations import AnnotationFileError, AnnotationStore
-from mmshared.annotations.builder import build_store
+from mmshared.annotations.parsing.builder import build_store
 
 NAME = 'some/annotations.json'
 
@@ -45,7 +45,7 @@ def stock(text: bytes) -> COCO:
 
 def pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Makes the reader go through files ``size`` bytes at a time."""
-    monkeypatch.setattr('mmshared.annotations.stream.PIECE', size)
+    monkeypatch.setattr('mmshared.annotations.parsing.stream.PIECE', size)
 
 
 def exact(value: Any) -> Any:

@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as folder:
 BUILD = """
 import sys, tempfile, threading
 import numpy, msgspec, simdjson
-from mmshared.annotations.builder import build_store
+from mmshared.annotations.parsing.builder import build_store
 
 def anonymous():
     with open('/proc/self/smaps_rollup') as file:

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmshared.annotations.columns import CoordinateEncoder, compact, decode_coordinates, narrow
-from mmshared.annotations.grouping import group_by_image
-from mmshared.annotations.ids import CodeTable, IdTable
-from mmshared.annotations.numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
+from mmshared.annotations.parsing.grouping import group_by_image
+from mmshared.annotations.parsing.ids import CodeTable, IdTable
+from mmshared.annotations.parsing.numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
 
 from .json_text import NUMBERS
 

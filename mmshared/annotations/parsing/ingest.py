@@ -14,21 +14,13 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from .columns import SCALES, CoordinateEncoder, scaled
-from .errors import AnnotationFileError, shorten
+from ..columns import SCALES, CoordinateEncoder, scaled
+from ..errors import AnnotationFileError, shorten
+from ..layout import AREA_INT, COORDS_INT, COORDS_MIXED, FLAG_FORMS, MISSING, NULL, ODD, POLYGONS, RUN_LENGTH
 from .ids import CodeTable, IdTable
 from .numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
 from .schema import ANNOTATION, IMAGE, Schema, object_text
 from .stream import Odd
-
-#: Kinds of ``segmentation``.
-MISSING, POLYGONS, RUN_LENGTH, NULL = range(4)
-#: How ``iscrowd`` and ``ignore`` were written; the row's flags hold ``iscrowd``'s form + 8 * that of ``ignore``.
-FLAG_FORMS = (UNSET, 0, 1, False, True, None)
-#: Further bits of the row's flags.
-KEPT, ODD = 64, 128
-#: Bits of the row's ``types``: the four numbers of the box, the area, all coordinates, or some, are integers.
-AREA_INT, COORDS_INT, COORDS_MIXED = 16, 32, 64
 
 ANNOTATION_ROW = np.dtype([
     ('id', '<i8'), ('image', '<i8'), ('area', '<f8'), ('bbox', '<f8', 4), ('category', '<i4'), ('base', '<i4'),

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional
 
 import msgspec
 
-from .errors import AnnotationFileError, shorten
+from ..errors import AnnotationFileError, shorten
 
 PIECE = 1 << 19
 _DECODER = json.JSONDecoder()

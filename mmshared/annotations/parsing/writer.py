@@ -6,13 +6,13 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequ
 
 import numpy as np
 
-from .columns import F64, I32, U16, narrow
-from .container import ContainerWriter
+from ..columns import F64, I32, U16, narrow
+from ..container import ContainerWriter
+from ..errors import AnnotationFileError, shorten
+from ..layout import FLAG_FORMS, INDEX, KEPT, POLYGONS, RAGGED, Trait, image_record, json_list
 from .detection import kept
-from .errors import AnnotationFileError, shorten
 from .grouping import Groups, group_by_image
-from .ingest import ANNOTATION_ROW, FLAG_FORMS, IMAGE_ROW, KEPT, POLYGONS, AnnotationIngest, ImageIngest, Spool
-from .layout import INDEX, RAGGED, Trait, image_record, json_list
+from .ingest import ANNOTATION_ROW, IMAGE_ROW, AnnotationIngest, ImageIngest, Spool
 from .violations import DetectionRules
 
 _BLOCK = 1 << 13
@@ -220,7 +220,7 @@ class StoreWriter:
 
 
 def _traits(rows: np.ndarray, keep: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """The :class:`~.layout.Trait` bits that each annotation gives its image."""
+    """The :class:`~..layout.Trait` bits that each annotation gives its image."""
     traits = np.where(odd, int(Trait.ODD), 0)
     traits |= np.where(rows['types'] != 0, int(Trait.INTEGERS), 0)
     traits |= np.where((rows['kind'] != POLYGONS) | (rows['polygons'] == 0), int(Trait.NO_POLYGONS), 0)

@@ -6,8 +6,8 @@ from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
+from ..errors import AnnotationFileError, shorten
 from .detection import is_kept
-from .errors import AnnotationFileError, shorten
 from .ingest import AnnotationIngest, ImageIngest
 
 

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tupl
 
 import msgspec
 
-from .container import ContainerWriter
-from .errors import AnnotationFileError, shorten
+from ..container import ContainerWriter
+from ..errors import AnnotationFileError, shorten
 from .ids import IdTable
 from .ingest import AnnotationIngest, ImageIngest
 from .stream import Elements, JsonFile, Odd
