@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os.path as osp
 import struct
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Any, Dict, List, Optional, Sequence
 
 import msgspec
@@ -19,6 +19,8 @@ from .store import AnnotationStore
 _UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED)
 _ODD, _CODED, _VARIED = int(Trait.ODD), int(Trait.CODED), int(Trait.VARIED)
 _INTEGERS, _NO_POLYGONS, _BASED = int(Trait.INTEGERS), int(Trait.NO_POLYGONS), int(Trait.BASED)
+#: Below so many boxes Python's arithmetic takes less time than two more calls of numpy.
+_FEW = 32
 _BITS, _RLE = INDEX.index('bits'), INDEX.index('rle')
 #: ``ignore_flag`` by the row's flags.
 _CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
@@ -45,14 +47,16 @@ class DetectionView:
         self._all_labels = min(labels, default=0) >= 0
         index = np.ascontiguousarray(column['index'])
         self._index, self._row_size = memoryview(index).cast('B'), index.itemsize * len(INDEX)
-        self._unpack = struct.Struct(f'<{2 * len(INDEX)}{"q" if index.itemsize == 8 else "i"}').unpack_from
+        wide = index.itemsize == 8
+        self._unpack = struct.Struct(f'<{2 * len(INDEX)}{"q" if wide else "i"}').unpack_from
+        self._unpack_usual = _usual_fields('q' if wide else 'i').unpack_from
         self._names = memoryview(column['text.image_name'])
         self._category, self._flags = column['annotation.category'], column['annotation.flags']
         self._bbox, self._bbox_scale = column['annotation.bbox'], store.container.attributes['scales']['bbox']
         self._base, self._coords = column['annotation.base'], column['annotation.coords']
         self._polygons, self._lengths = column['annotation.polygons'], column['text.polygons']
         self._u16 = column['text.u16']
-        self._scale = SCALES.tolist()
+        self._scale = [float(scale) for scale in SCALES]
         self._coded_ids = id_values(store.container, 'image')
         self._first_ids = self._ids_of_superseded()
         self._records: Optional[Records] = None
@@ -84,13 +88,14 @@ class DetectionView:
 
     def labels(self, row: int) -> List[int]:
         """The labels of the instances that :meth:`data_info` gives, read from the label column only."""
-        start, stop = self._span(row)
+        fields = self._fields(row)
+        start, stop = fields[0], fields[len(INDEX)]
         labels = self._label[self._category[start:stop]]
         return labels[(labels >= 0) & (self._flags[start:stop] & KEPT != 0)].tolist()
 
-    def _span(self, row: int) -> tuple[int, int]:
-        values = self._unpack(self._index, row * self._row_size)
-        return values[0], values[len(INDEX)]
+    def _fields(self, row: int) -> tuple:
+        """The image's row of the index, and the next one's."""
+        return self._unpack(self._index, row * self._row_size)
 
     def data_info(self, row: int, img_prefix: str, seg_prefix: Optional[str] = None,
                   seg_map_suffix: str = '.png') -> Dict[str, Any]:
@@ -101,9 +106,8 @@ class DetectionView:
             dicts of ``ignore_flag``, ``bbox`` (x1, y1, x2, y2), ``bbox_label`` and, where there is one, ``mask``
             (polygons or RLE).
         """
-        fields = self._unpack(self._index, row * self._row_size)
-        (start, polygon, u16, _, _, _, _, _, name, _, key, height, width, traits,
-         stop, polygon_stop, u16_stop, _, _, _, _, _, name_stop, *_) = fields
+        (start, polygon, u16, name, key, height, width, traits,
+         stop, polygon_stop, u16_stop, name_stop) = self._unpack_usual(self._index, row * self._row_size)
         if traits & _ODD:
             return self._odd_info(row, start, stop, img_prefix, seg_prefix, seg_map_suffix)
         file_name = str(self._names[name:name_stop], 'utf-8')
@@ -116,28 +120,29 @@ class DetectionView:
             info['instances'] = []
             return info
         if traits & _VARIED:
-            values = self._decode(fields)
+            values = self._decode(self._fields(row))
         elif traits & _BASED:
-            offsets = self._base[start:stop].astype(np.int32).repeat(self._coords[start:stop])
-            offsets += self._u16[u16:u16_stop]
-            values = (offsets / self._scale[traits >> 8]).tolist()
+            values = self._base[start:stop].astype(np.float64).repeat(self._coords[start:stop])
+            values += self._u16[u16:u16_stop]
+            values /= self._scale[traits >> 8]
+            values = values.tolist()
         else:
-            values = (self._u16[u16:u16_stop] / self._scale[traits >> 8]).tolist()
+            values = self._u16[u16:u16_stop].astype(np.float64)
+            values /= self._scale[traits >> 8]
+            values = values.tolist()
         lengths = self._lengths[polygon:polygon_stop].tolist()
         codes, flags = self._category[start:stop].tolist(), self._flags[start:stop].tolist()
-        boxes = self._boxes(start, stop).tolist()
+        boxes = self._boxes(start, stop)
         if traits & _UNUSUAL or not self._all_labels:
-            info['instances'] = self._varied_instances(fields, codes, flags, boxes, values, lengths)
+            info['instances'] = self._varied_instances(self._fields(row), codes, flags, boxes, values, lengths)
             return info
         ends = list(accumulate(lengths))
-        polygons = [values[a:b] for a, b in zip([0, *ends], ends)]
-        if len(polygons) == len(codes):
-            masks = zip(polygons)                                # one each
-        else:
-            each = iter(polygons)
-            masks = [islice(each, count) for count in self._polygons[start:stop].tolist()]
+        masks = [[values[a:b]] for a, b in zip([0, *ends], ends)]
+        if len(masks) != len(codes):                             # not one polygon each
+            each = chain.from_iterable(masks)
+            masks = [list(islice(each, count)) for count in self._polygons[start:stop].tolist()]
         label, crowd = self._labels, _CROWD
-        info['instances'] = [{'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': list(mask)}
+        info['instances'] = [{'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': mask}
                              for flag, box, code, mask in zip(flags, boxes, codes, masks)]
         return info
 
@@ -149,13 +154,16 @@ class DetectionView:
         return decode_coordinates(column['annotation.code'][start:stop], self._base[start:stop],
                                   self._coords[start:stop], parts).tolist()
 
-    def _boxes(self, start: int, stop: int) -> np.ndarray:
-        """x1, y1, x2, y2 of some annotations, float64."""
-        boxes = self._bbox[start:stop]
-        boxes = boxes / self._bbox_scale if self._bbox_scale else boxes.copy()
+    def _boxes(self, start: int, stop: int) -> List[List[float]]:
+        """x1, y1, x2, y2 of some annotations."""
+        boxes = self._bbox[start:stop].astype(np.float64)
+        if self._bbox_scale:
+            boxes /= self._bbox_scale
+        if stop - start < _FEW:
+            return [[x, y, x + w, y + h] for x, y, w, h in boxes.tolist()]
         pairs = boxes.view(np.complex128)       # (x, y) and (w, h) as one number each: one addition, half the strides
         pairs[:, 1] += pairs[:, 0]
-        return boxes
+        return boxes.tolist()
 
     def _varied_instances(self, fields: tuple, codes: List[int], flags: List[int], boxes: List[List[float]],
                           values: List[float], lengths: List[int]) -> List[Dict[str, Any]]:
@@ -259,6 +267,15 @@ class DetectionView:
             size = f'is {shorten(info["width"])} x {shorten(info["height"])}, should be two numbers'
             raise AnnotationFileError(self.store.source, size, f'the image with id {shorten(info["img_id"], 40)}',
                                       'width') from None
+
+
+def _usual_fields(kind: str) -> struct.Struct:
+    """Of an image's row of the index and of the next one's, the fields that most images need."""
+    skipped = f'{struct.calcsize(kind)}x'
+    first, second = ('annotation', 'polygons', 'u16', 'name', 'id', 'height', 'width', 'traits'), (
+        'annotation', 'polygons', 'u16', 'name')
+    return struct.Struct('<' + ''.join(kind if name in names else skipped for names in (first, second)
+                                       for name in INDEX))
 
 
 def _json(text: bytes) -> Any:
