@@ -10,8 +10,9 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 
 from .cache import hold
+from .categories import read_categories
 from .container import Container
-from .errors import AnnotationFileError, StoreError, shorten
+from .errors import AnnotationFileError, StoreError
 from .layout import COLUMNS, INDEX, OFFSETS
 from .records import Records, id_values
 
@@ -115,22 +116,7 @@ class AnnotationStore:
         column = self.container.columns.get('top.categories')
         if column is None:
             raise AnnotationFileError(self.source, 'the file has no "categories"')
-        categories = json.loads(column.tobytes())
-        if not isinstance(categories, list):
-            if categories in ({}, ''):
-                return []
-            raise AnnotationFileError(self.source, 'should be a list of objects', 'categories')
-        for i, category in enumerate(categories):
-            record = f'categories[{i}]'
-            if not isinstance(category, dict):
-                raise AnnotationFileError(self.source, 'should be an object', record)
-            for field in ('id', 'name'):
-                if field not in category:
-                    raise AnnotationFileError(self.source, 'is missing', record, field)
-            if isinstance(category['id'], (list, dict)):
-                raise AnnotationFileError(self.source, f'is {shorten(category["id"])}, cannot serve as a key', record,
-                                          'id')
-        return categories
+        return read_categories(column.tobytes(), self.source)
 
     def to_dict(self) -> Dict[str, Any]:
         """The whole file as ``json.load`` gives it (the order of keys aside). Costs its memory."""

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tupl
 
 import msgspec
 
+from ..categories import read_categories
 from ..container import ContainerWriter
 from ..errors import AnnotationFileError, shorten
 from .ids import IdTable
@@ -119,6 +120,8 @@ class _Tables:
             faults.append(self.annotations.bad_category)
         for fault in filter(None, faults):
             raise fault
+        if 'categories' in self.top:
+            read_categories(self.top['categories'], self._path)
 
 
 def _fault(table: Union[ImageIngest, AnnotationIngest], batch: List[Any]) -> Optional[AnnotationFileError]:
