@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-import struct
+from array import array
 from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -35,8 +35,8 @@ class IdTable:
             TypeError: a value is not hashable.
         """
         try:
-            return np.frombuffer(struct.pack(f'<{len(values)}q', *values), np.int64), None
-        except struct.error:
+            return np.frombuffer(array('q', values), np.int64), None
+        except (TypeError, OverflowError):
             pairs = [self._one(value) for value in values]
             return np.array([key for key, _ in pairs], np.int64), np.array([coded for _, coded in pairs], bool)
 
@@ -69,14 +69,14 @@ class CodeTable:
     def encode(self, values: Sequence[Any]) -> np.ndarray:
         """Codes (int32) of ``values``. Raises ``TypeError`` if a value is not hashable."""
         try:
-            codes = list(map(self._codes.__getitem__, values))
+            codes = array('i', map(self._codes.__getitem__, values))
         except KeyError:
             for value in values:
                 if value not in self._codes:
                     self._codes[value] = len(self.values)
                     self.values.append(value)
-            codes = list(map(self._codes.__getitem__, values))
-        return np.array(codes, np.int32)
+            codes = array('i', map(self._codes.__getitem__, values))
+        return np.frombuffer(codes, np.int32)
 
 
 def join_keys(keys: np.ndarray, coded: np.ndarray, others: np.ndarray, others_coded: np.ndarray

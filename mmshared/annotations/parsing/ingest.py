@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import mmap
+from array import array
 from itertools import chain
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -89,8 +90,10 @@ class _Ingest:
 
     def add(self, elements: List[Any]) -> None:
         """Takes a list of structs of :attr:`schema` and :class:`~.stream.Odd`."""
-        odd = {i: e for i, e in enumerate(elements) if type(e) is Odd}
-        plain = [e for e in elements if type(e) is not Odd] if odd else elements
+        odd, plain = {}, elements
+        if Odd in set(map(type, elements)):
+            odd = {i: e for i, e in enumerate(elements) if type(e) is Odd}
+            plain = [e for e in elements if type(e) is not Odd]
         try:
             columns = self._columns(plain)
         except NotPlain:
@@ -227,25 +230,24 @@ class AnnotationIngest(_Ingest):
         for shift, values in ((0, [r.iscrowd for r in records]), (3, [r.ignore for r in records])):
             kinds = set(map(type, values))
             if kinds == {int}:
-                codes = np.array(values)
-                if codes.min() < 0 or codes.max() > 1:
-                    raise NotPlain('a flag other than 0 and 1')
-                forms |= (codes + 1).astype(np.uint8) << shift
+                forms |= _small_flags(values) + np.uint8(1) << shift
             elif kinds != {type(UNSET)}:
                 forms |= np.array([_flag_form(value) for value in values], np.uint8) << shift
         return forms
 
     def _segmentations(self, columns: np.ndarray, segmentations: Sequence[Any]) -> None:
-        polygons = np.array([len(s) if type(s) is list else -1 for s in segmentations], np.int64)
-        is_list = polygons >= 0
-        np.maximum(polygons, 0, out=polygons)
+        lists = [s for s in segmentations if type(s) is list]
+        others = []
+        polygons = np.frombuffer(array('q', map(len, lists)), np.int64)
+        if len(lists) < len(segmentations):
+            others = [i for i, s in enumerate(segmentations) if type(s) is not list]
+            polygons = np.insert(polygons, np.array(others) - np.arange(len(others)), 0)
         if polygons.any():
-            lists = chain.from_iterable([s for s in segmentations if type(s) is list])
-            numbers, lengths = parse_lists(list(lists))
+            numbers, lengths = parse_lists(list(chain.from_iterable(lists)))
             self._coordinates(columns, numbers, lengths, polygons)
         columns['polygons'] = polygons
         columns['kind'] = POLYGONS
-        for i in np.flatnonzero(~is_list):
+        for i in others:
             value = segmentations[i]
             columns['kind'][i] = RUN_LENGTH if type(value) is dict else MISSING if value is UNSET else NULL
             if type(value) is dict:
@@ -293,6 +295,16 @@ class AnnotationIngest(_Ingest):
         except AnnotationFileError as error:
             self.bad_category = self.bad_category or error
             row['category'] = -1
+
+
+def _small_flags(values: List[int]) -> np.ndarray:
+    try:
+        flags = np.frombuffer(bytes(values), np.uint8)
+    except ValueError:
+        flags = None
+    if flags is None or flags.max() > 1:
+        raise NotPlain('a flag other than 0 and 1')
+    return flags
 
 
 def _flag_form(value: Any) -> int:
