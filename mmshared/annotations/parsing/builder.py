@@ -32,7 +32,7 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
         path: its name, for errors.
         out: where the store goes; empty, seekable.
         scratch: makes empty temporary files; together they grow about as large as the JSON.
-        progress: called with bytes parsed and bytes in all, every half megabyte.
+        progress: called with bytes parsed and bytes in all, every two megabytes.
 
     Returns:
         What mmdet's ``CocoDataset`` would choke on, which the store remembers too; None if nothing.

@@ -15,7 +15,7 @@ import msgspec
 
 from ..errors import AnnotationFileError, shorten
 
-PIECE = 1 << 19
+PIECE = 1 << 21
 _DECODER = json.JSONDecoder()
 _SPACE = b' \t\n\r'
 _COMMA = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*')
