@@ -1,4 +1,5 @@
 """Packaging of mmshared: an MMEngine/MMDetection plugin."""
+
 from pathlib import Path
 
 from setuptools import find_packages, setup

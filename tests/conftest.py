@@ -1,4 +1,5 @@
 """Fixtures: a handful of small images, and a config that trains on them in seconds on a CPU."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -50,8 +51,15 @@ def run_tool():
     def run(script: str, *args: object, cwd: Path = REPO, fail: bool = False, **env: str) -> str:
         interpreter = 'bash' if script.endswith('.sh') else sys.executable
         environment = {**os.environ, 'PYTHON': sys.executable, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1', **env}
-        done = subprocess.run([interpreter, str(REPO / 'tools' / script), *map(str, args)], cwd=cwd, env=environment,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        done = subprocess.run(
+            [interpreter, str(REPO / 'tools' / script), *map(str, args)],
+            cwd=cwd,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
         assert (done.returncode != 0) is fail, f'exit status {done.returncode} of {script}:\n{done.stdout[-6000:]}'
         return done.stdout
 

@@ -3,6 +3,7 @@
 Every image has a textured background and two to five overlapping shapes of four classes. Shapes are annotated with
 polygons; some images also have a crowd, a group of small dots annotated as one region (RLE, ``iscrowd=1``).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -73,8 +74,13 @@ def box_of(mask: np.ndarray) -> List[float]:
 
 def record(kind: int, mask: np.ndarray, segmentation: Any, crowd: bool) -> Dict[str, Any]:
     """An annotation without its ids."""
-    return {'category_id': kind + 1, 'bbox': box_of(mask), 'area': float(mask.sum()), 'iscrowd': int(crowd),
-            'segmentation': segmentation}
+    return {
+        'category_id': kind + 1,
+        'bbox': box_of(mask),
+        'area': float(mask.sum()),
+        'iscrowd': int(crowd),
+        'segmentation': segmentation,
+    }
 
 
 def add_shapes(rng: np.random.Generator, image: np.ndarray) -> List[Dict[str, Any]]:
@@ -91,8 +97,7 @@ def add_shapes(rng: np.random.Generator, image: np.ndarray) -> List[Dict[str, An
         image[mask] = colour(rng, kind)
         cv2.polylines(image, [np.round(polygon).astype(np.int32)], True, (20, 20, 20), 1, cv2.LINE_AA)
         drawn.append((kind, mask, polygon))
-    return [record(kind, mask, [np.round(polygon, 2).flatten().tolist()], crowd=False)
-            for kind, mask, polygon in drawn]
+    return [record(kind, mask, [np.round(polygon, 2).flatten().tolist()], crowd=False) for kind, mask, polygon in drawn]
 
 
 def add_crowd(rng: np.random.Generator, image: np.ndarray) -> Dict[str, Any]:
@@ -125,8 +130,9 @@ def make_split(folder: Path, name: str, images: int, size: int, seed: int) -> Pa
             annotations.append({'id': len(annotations) + 1, 'image_id': image_id, **annotation})
     categories = [{'id': number, 'name': name} for number, name in enumerate(CLASSES, start=1)]
     path = folder / 'annotations' / f'{name}.json'
-    path.write_text(json.dumps({'images': image_records, 'annotations': annotations, 'categories': categories}),
-                    encoding='utf-8')
+    path.write_text(
+        json.dumps({'images': image_records, 'annotations': annotations, 'categories': categories}), encoding='utf-8'
+    )
     return path
 
 

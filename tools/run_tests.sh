@@ -3,5 +3,5 @@
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 source tools/setup_env.sh || exit
-"$PYTHON" -m ruff check . || exit
+"$PYTHON" -m ruff check . && "$PYTHON" -m ruff format --check . || exit
 exec "$PYTHON" -m pytest "$@"

@@ -1,4 +1,5 @@
 """Test a detector: mmdet's ``tools/test.py``, also for machines without a GPU and for PyTorch >= 2.6."""
+
 from __future__ import annotations
 
 import argparse
@@ -22,8 +23,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions to this pickle file')
     parser.add_argument('--show', action='store_true', help='show the predictions in a window')
-    parser.add_argument('--show-dir', metavar='DIR',
-                        help='write images with the predictions to <work dir>/<time>/DIR')
+    parser.add_argument('--show-dir', metavar='DIR', help='write images with the predictions to <work dir>/<time>/DIR')
     parser.add_argument('--wait-time', type=float, default=2, metavar='SECONDS', help='how long to show each image')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
     add_job_arguments(parser)
@@ -42,7 +42,8 @@ def use_tta(cfg: Config) -> None:
     while 'dataset' in dataset:
         dataset = dataset['dataset']
     tta_model = cfg.get('tta_model') or dict(
-        type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
+        type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
+    )
     pipeline = cfg.get('tta_pipeline')
     if pipeline is None:
         flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]

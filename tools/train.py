@@ -1,4 +1,5 @@
 """Train a detector: mmdet's ``tools/train.py``, also for machines without a GPU and for PyTorch >= 2.6."""
+
 from __future__ import annotations
 
 import argparse
@@ -15,10 +16,18 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Train a detector.')
     parser.add_argument('config', help='config file')
     parser.add_argument('--amp', action='store_true', help='train with automatic mixed precision')
-    parser.add_argument('--auto-scale-lr', action='store_true',
-                        help="scale the learning rate with the batch size, as the config's auto_scale_lr says")
-    parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-                        help='go on from this checkpoint or, without a value, from the latest one in the work folder')
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help="scale the learning rate with the batch size, as the config's auto_scale_lr says",
+    )
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT',
+        help='go on from this checkpoint or, without a value, from the latest one in the work folder',
+    )
     add_job_arguments(parser)
     return parser.parse_args()
 
@@ -34,8 +43,10 @@ def use_amp(cfg: Config) -> None:
 def use_auto_scale_lr(cfg: Config) -> None:
     """Switch the config's ``auto_scale_lr`` on."""
     if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
-        raise SystemExit(f'--auto-scale-lr: {cfg.filename} does not say which batch size its learning rate is for. '
-                         'Add auto_scale_lr = dict(enable=False, base_batch_size=...).')
+        raise SystemExit(
+            f'--auto-scale-lr: {cfg.filename} does not say which batch size its learning rate is for. '
+            'Add auto_scale_lr = dict(enable=False, base_batch_size=...).'
+        )
     cfg.auto_scale_lr.enable = True
 
 

@@ -1,9 +1,20 @@
 """COCO JSON -> memory-mapped columns. Imports numpy and the JSON parsers only: no torch, no mm*."""
+
 from .cache import CacheError, Fingerprint, StoreCache
 from .errors import AnnotationFileError, StoreError
 from .opening import find_store, open_store, shared_rows
 from .store import AnnotationStore
 from .view import DetectionView
 
-__all__ = ['AnnotationFileError', 'AnnotationStore', 'CacheError', 'DetectionView', 'Fingerprint', 'StoreCache',
-           'StoreError', 'find_store', 'open_store', 'shared_rows']
+__all__ = [
+    'AnnotationFileError',
+    'AnnotationStore',
+    'CacheError',
+    'DetectionView',
+    'Fingerprint',
+    'StoreCache',
+    'StoreError',
+    'find_store',
+    'open_store',
+    'shared_rows',
+]

@@ -1,4 +1,5 @@
 """The file's categories."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ def read_categories(text: bytes, file: str) -> List[Dict[str, Any]]:
         AnnotationFileError: it is no list of objects that have an ``id`` which can serve as a key.
     """
     categories = json.loads(text)
-    if categories in ({}, ''):              # what can be iterated, and holds nothing, is as good as an empty list
+    if categories in ({}, ''):  # what can be iterated, and holds nothing, is as good as an empty list
         return []
     if not isinstance(categories, list):
         raise AnnotationFileError(file, f'is {shorten(categories)}, should be a list of objects', 'categories')

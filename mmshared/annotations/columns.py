@@ -5,6 +5,7 @@ correctly rounded quotient of two exact integers is the double nearest to the de
 of it. (Multiplying by 0.01 is another number in 14% of the cases.) Each value's bits are compared when written; what
 does not come back stays float64. ``-0.0`` is one of those: it equals 0.0, but is not the same.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple, Tuple
@@ -35,7 +36,7 @@ def scaled(values: np.ndarray, scale: int) -> Tuple[np.ndarray, np.ndarray]:
     """``values * scale`` rounded (float64), and where dividing that by ``scale`` gives back the same bits."""
     with np.errstate(over='ignore', invalid='ignore'):
         quotients = np.rint(values * scale)
-        quotients += 0.0                       # -0.0 becomes 0.0, as in an integer column: its bits then differ
+        quotients += 0.0  # -0.0 becomes 0.0, as in an integer column: its bits then differ
         exact = (quotients / scale).view(np.int64) == values.view(np.int64)
     exact &= np.abs(quotients) <= _INT32
     return quotients, exact
@@ -61,6 +62,7 @@ class Coordinates(NamedTuple):
         base: int32, per record: what is added to its two-byte offsets; 0 where they are the values themselves.
         parts: bytes of the records of each width, in order.
     """
+
     code: np.ndarray
     base: np.ndarray
     parts: Tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -96,13 +98,19 @@ class CoordinateEncoder:
         return self._pack(quotients, lengths, some, starts, code, base)
 
     @staticmethod
-    def _pack(quotients: np.ndarray, lengths: np.ndarray, some: np.ndarray, starts: np.ndarray, code: np.ndarray,
-              base: np.ndarray) -> Coordinates:
+    def _pack(
+        quotients: np.ndarray,
+        lengths: np.ndarray,
+        some: np.ndarray,
+        starts: np.ndarray,
+        code: np.ndarray,
+        base: np.ndarray,
+    ) -> Coordinates:
         low, high = np.minimum.reduceat(quotients, starts), np.maximum.reduceat(quotients, starts)
         with np.errstate(invalid='ignore', over='ignore'):
             small = (code[some] >> 3 == I32) & (high - low <= 65535)
         code[some[small]] -= (I32 - U16) * 8
-        low[(low >= 0) & (high <= 65535)] = 0     # as they are: one step less when they are read
+        low[(low >= 0) & (high <= 65535)] = 0  # as they are: one step less when they are read
         base[some[small]] = low[small].astype(np.int32)
         code[lengths == 0] = 0
         counts = lengths[some]
@@ -116,13 +124,14 @@ class CoordinateEncoder:
         return Coordinates(code, base, parts)
 
 
-def decode_coordinates(code: np.ndarray, base: np.ndarray, lengths: np.ndarray,
-                       parts: Tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
+def decode_coordinates(
+    code: np.ndarray, base: np.ndarray, lengths: np.ndarray, parts: Tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> np.ndarray:
     """The float64 coordinates of some records: the inverse of :meth:`CoordinateEncoder.encode`."""
     width = np.repeat(code >> 3, lengths)
     values = np.empty(width.size)
     two = code >> 3 == U16
-    values[width == U16] = np.repeat(base[two].astype(np.int64), lengths[two]) + parts[U16]   # a column may be narrow
+    values[width == U16] = np.repeat(base[two].astype(np.int64), lengths[two]) + parts[U16]  # a column may be narrow
     values[width == I32] = parts[I32]
     values /= np.repeat(SCALES[code & 7], lengths)
     values[width == F64] = parts[F64]

@@ -17,6 +17,7 @@ Layout, all little-endian::
 
 A column whose elements are all equal stores one of them (``stored`` is 1) and is broadcast at open.
 """
+
 from __future__ import annotations
 
 import json
@@ -75,8 +76,9 @@ class ContainerWriter:
         """Writes the header, with ``attributes`` (anything JSON can hold), and the preamble."""
         header = json.dumps({'columns': self._columns, 'attributes': attributes}).encode()
         self._out.write(header)
-        head = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, zlib.crc32(header), self._position, len(header),
-                              self._position + len(header))
+        head = _PREAMBLE.pack(
+            MAGIC, FORMAT_VERSION, zlib.crc32(header), self._position, len(header), self._position + len(header)
+        )
         self._out.seek(0)
         self._out.write(head + struct.pack('<I', zlib.crc32(head)))
         self._out.flush()
@@ -118,7 +120,7 @@ class Container:
         if len(head) < _PREAMBLE.size + 4 or head[:8] != MAGIC:
             raise StoreError(f'{self.path}: not an annotation store')
         _, version, crc, offset, length, size = _PREAMBLE.unpack_from(head)
-        if struct.unpack_from('<I', head, _PREAMBLE.size)[0] != zlib.crc32(head[:_PREAMBLE.size]):
+        if struct.unpack_from('<I', head, _PREAMBLE.size)[0] != zlib.crc32(head[: _PREAMBLE.size]):
             raise StoreError(f'{self.path}: its first bytes are damaged')
         if version != FORMAT_VERSION:
             raise StoreError(f'{self.path}: has format version {version}, this mmshared reads {FORMAT_VERSION}')
@@ -144,12 +146,12 @@ class Container:
             raise ValueError('a column is shorter than it says')
         if stored == 0:
             return np.zeros(shape, dtype)
-        array = np.frombuffer(self._map, dtype, stored, offset)   # refuses what lies outside the mapping
+        array = np.frombuffer(self._map, dtype, stored, offset)  # refuses what lies outside the mapping
         return array.reshape(shape) if stored == count else np.broadcast_to(array, shape)
 
     def verify(self) -> None:
         """Reads every column and compares its checksum; raises :class:`StoreError` naming the first that differs."""
         for name, (dtype, _, offset, stored, crc) in self._described.items():
             size = stored * np.dtype(dtype).itemsize
-            if zlib.crc32(memoryview(self._map)[offset:offset + size]) != crc:
+            if zlib.crc32(memoryview(self._map)[offset : offset + size]) != crc:
                 raise StoreError(f'{self.path}: column {name!r} is damaged')

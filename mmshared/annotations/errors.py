@@ -1,4 +1,5 @@
 """Errors of the annotation store: each says what was wrong, where, and what to do."""
+
 from __future__ import annotations
 
 import os
@@ -10,7 +11,7 @@ MAX_MESSAGE = 1500
 def shorten(value: Any, limit: int = 80) -> str:
     """``repr(value)``, cut to ``limit`` characters."""
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= limit else text[:limit - 3] + '...'
+    return text if len(text) <= limit else text[: limit - 3] + '...'
 
 
 class AnnotationFileError(ValueError):
@@ -23,10 +24,11 @@ class AnnotationFileError(ValueError):
         problem: what is wrong, and where it helps, what to do.
     """
 
-    def __init__(self, file: os.PathLike | str, problem: str, record: Optional[str] = None,
-                 field: Optional[str] = None) -> None:
+    def __init__(
+        self, file: os.PathLike | str, problem: str, record: Optional[str] = None, field: Optional[str] = None
+    ) -> None:
         self.file, self.problem, self.record, self.field = os.fspath(file), problem, record, field
-        super().__init__(self.file, problem, record, field)   # plain arguments: it travels between processes
+        super().__init__(self.file, problem, record, field)  # plain arguments: it travels between processes
 
     def __str__(self) -> str:
         where = self.file if self.record is None else f'{self.file}: {self.record}'

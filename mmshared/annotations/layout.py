@@ -10,6 +10,7 @@
 ``top.*``             the other members of the file's object, as JSON
 ====================  =============================================================================================
 """
+
 from __future__ import annotations
 
 import json
@@ -20,24 +21,78 @@ import numpy as np
 from msgspec import UNSET
 
 #: Columns of ``index``: offsets in elements of the column of that name, then plain values.
-INDEX = ('annotation', 'polygons', 'u16', 'i32', 'f64', 'bits', 'rle', 'raw', 'name', 'image_raw',
-         'id', 'height', 'width', 'traits')
+INDEX = (
+    'annotation',
+    'polygons',
+    'u16',
+    'i32',
+    'f64',
+    'bits',
+    'rle',
+    'raw',
+    'name',
+    'image_raw',
+    'id',
+    'height',
+    'width',
+    'traits',
+)
 #: Columns of varying length per annotation, and their dtypes.
 RAGGED: Dict[str, np.dtype] = {
-    'polygons': np.dtype('<u4'), 'u16': np.dtype('<u2'), 'i32': np.dtype('<i4'), 'f64': np.dtype('<f8'),
-    'bits': np.dtype('u1'), 'rle': np.dtype('u1'), 'extra': np.dtype('u1'), 'raw': np.dtype('u1')}
+    'polygons': np.dtype('<u4'),
+    'u16': np.dtype('<u2'),
+    'i32': np.dtype('<i4'),
+    'f64': np.dtype('<f8'),
+    'bits': np.dtype('u1'),
+    'rle': np.dtype('u1'),
+    'extra': np.dtype('u1'),
+    'raw': np.dtype('u1'),
+}
 
 #: Offsets of the index, and the column each points into ('annotation': rows of ``annotation.*``).
-OFFSETS: Dict[str, str] = {'annotation': '', **{name: f'text.{name}' for name in INDEX[1:8]},
-                           'name': 'text.image_name', 'image_raw': 'text.image_raw'}
+OFFSETS: Dict[str, str] = {
+    'annotation': '',
+    **{name: f'text.{name}' for name in INDEX[1:8]},
+    'name': 'text.image_name',
+    'image_raw': 'text.image_raw',
+}
 #: Columns that every store has.
-COLUMNS = ('index', 'orphan.image', 'image.extra', 'image.position', 'text.image_extra', 'superseded.position',
-           'superseded.group', 'text.superseded', 'length.superseded',
-           *(f'annotation.{name}' for name in (
-               'id', 'category', 'base', 'polygons', 'coords', 'rle', 'extra', 'raw', 'bits', 'code', 'types', 'kind',
-               'coded', 'position', 'bbox', 'area', 'flags')),
-           *(f'text.{name}' for name in RAGGED), *filter(None, OFFSETS.values()),
-           *(f'{part}.{name}_ids' for part in ('text', 'length') for name in ('image', 'annotation', 'category')))
+COLUMNS = (
+    'index',
+    'orphan.image',
+    'image.extra',
+    'image.position',
+    'text.image_extra',
+    'superseded.position',
+    'superseded.group',
+    'text.superseded',
+    'length.superseded',
+    *(
+        f'annotation.{name}'
+        for name in (
+            'id',
+            'category',
+            'base',
+            'polygons',
+            'coords',
+            'rle',
+            'extra',
+            'raw',
+            'bits',
+            'code',
+            'types',
+            'kind',
+            'coded',
+            'position',
+            'bbox',
+            'area',
+            'flags',
+        )
+    ),
+    *(f'text.{name}' for name in RAGGED),
+    *filter(None, OFFSETS.values()),
+    *(f'{part}.{name}_ids' for part in ('text', 'length') for name in ('image', 'annotation', 'category')),
+)
 
 
 #: Kinds of ``segmentation``.
@@ -52,13 +107,14 @@ AREA_INT, COORDS_INT, COORDS_MIXED = 16, 32, 64
 
 class Trait(IntFlag):
     """What an image or one of its annotations has, so that the usual case is one test. Bits 8-10: the scale's code."""
-    ODD = 1             #: a record kept as text
-    INTEGERS = 2        #: a number written as an integer
-    VARIED = 4          #: coordinates not all in two bytes with one scale
-    NO_POLYGONS = 8     #: a segmentation that is not a list with at least one polygon
-    DROPPED = 16        #: an annotation that mmdet does not keep, whatever the categories
-    CODED = 32          #: an image id that is not an integer
-    BASED = 64          #: two-byte coordinates that are offsets from a base
+
+    ODD = 1  #: a record kept as text
+    INTEGERS = 2  #: a number written as an integer
+    VARIED = 4  #: coordinates not all in two bytes with one scale
+    NO_POLYGONS = 8  #: a segmentation that is not a list with at least one polygon
+    DROPPED = 16  #: an annotation that mmdet does not keep, whatever the categories
+    CODED = 32  #: an image id that is not an integer
+    BASED = 64  #: two-byte coordinates that are offsets from a base
 
 
 def image_record(key: Any, height: int, width: int, name: bytes, extra: bytes) -> Dict[str, Any]:

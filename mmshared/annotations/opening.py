@@ -1,4 +1,5 @@
 """From an annotation file to its store: mapped if it is there, built if it is not."""
+
 from __future__ import annotations
 
 import os
@@ -30,8 +31,8 @@ def open_store(source: Source, cache_dir: Optional[str] = None, content: Optiona
         FileNotFoundError, IsADirectoryError, PermissionError: the file cannot be read.
         CacheError: no store can be written.
     """
-    def build(path: str, out: BinaryIO, progress: Callable[[int, int], None],
-              scratch: Callable[[], BinaryIO]) -> None:
+
+    def build(path: str, out: BinaryIO, progress: Callable[[int, int], None], scratch: Callable[[], BinaryIO]) -> None:
         with open(path if content is None else content, 'rb') as file:
             violation = build_store(file, path, out, scratch, progress)
         if violation:
@@ -63,8 +64,9 @@ def is_store(path: Path) -> bool:
     return True
 
 
-def shared_rows(store: AnnotationStore, key: str, compute: Callable[[], Optional[np.ndarray]],
-                cache_dir: Optional[str] = None) -> Optional[np.ndarray]:
+def shared_rows(
+    store: AnnotationStore, key: str, compute: Callable[[], Optional[np.ndarray]], cache_dir: Optional[str] = None
+) -> Optional[np.ndarray]:
     """An array of row numbers that follows from ``store`` and ``key``: computed once, mapped by every process.
 
     Args:
@@ -92,6 +94,6 @@ def shared_rows(store: AnnotationStore, key: str, compute: Callable[[], Optional
         return computed[0] if computed else compute()
     try:
         container = Container(path)
-    except (StoreError, OSError):                 # removed just now
+    except (StoreError, OSError):  # removed just now
         return compute()
     return None if container.attributes['all'] else container.columns[_ROWS]

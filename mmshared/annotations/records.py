@@ -1,4 +1,5 @@
 """The records of a store as they were in the JSON: every key and value, in the order of the file."""
+
 from __future__ import annotations
 
 import json
@@ -39,7 +40,7 @@ class Texts:
 
     def __getitem__(self, i: int) -> bytes:
         end = int(self._ends[i])
-        return bytes(self._data[end - int(self._lengths[i]):end])
+        return bytes(self._data[end - int(self._lengths[i]) : end])
 
 
 def id_values(container: Container, name: str) -> List[Any]:
@@ -59,14 +60,17 @@ class Records:
     def __init__(self, container: Container) -> None:
         self._columns, self._scales = container.columns, container.attributes['scales']
         column = self._columns
-        self._texts = {name: Texts(column[f'text.{name}'], column[f'annotation.{name}'])
-                       for name in ('bits', 'rle', 'extra', 'raw')}
+        self._texts = {
+            name: Texts(column[f'text.{name}'], column[f'annotation.{name}'])
+            for name in ('bits', 'rle', 'extra', 'raw')
+        }
         index = column['index']
         self._starts = index[:, 0]
         self._image_texts = {
             'name': Texts(column['text.image_name'], np.diff(index[:, INDEX.index('name')])),
             'raw': Texts(column['text.image_raw'], np.diff(index[:, INDEX.index('image_raw')])),
-            'extra': Texts(column['text.image_extra'], column['image.extra'])}
+            'extra': Texts(column['text.image_extra'], column['image.extra']),
+        }
         self._ids = {name: id_values(container, name) for name in ('image', 'annotation', 'category')}
         self._polygon_ends = np.cumsum(column['annotation.polygons'], dtype=np.int64)
         width = column['annotation.code'] >> 3
@@ -85,8 +89,11 @@ class Records:
         types, flags = int(column['annotation.types'][i]), int(column['annotation.flags'][i])
         coded = int(column['annotation.coded'][i])
         key = int(column['annotation.id'][i])
-        record = {'id': self._ids['annotation'][key] if coded & 1 else key, 'image_id': self._image_id(i, coded),
-                  'category_id': self._ids['category'][int(column['annotation.category'][i])]}
+        record = {
+            'id': self._ids['annotation'][key] if coded & 1 else key,
+            'image_id': self._image_id(i, coded),
+            'category_id': self._ids['category'][int(column['annotation.category'][i])],
+        }
         box = self._decimal('bbox', i).tolist()
         record['bbox'] = [int(v) if types >> k & 1 else v for k, v in enumerate(box)]
         area = float(self._decimal('area', i))
@@ -96,8 +103,11 @@ class Records:
                 record[field] = FLAG_FORMS[form]
         kind = int(column['annotation.kind'][i])
         if kind != MISSING:
-            record['segmentation'] = {POLYGONS: self.polygons, NULL: lambda _: None,
-                                      RUN_LENGTH: lambda i: json.loads(self._texts['rle'][i])}[kind](i)
+            record['segmentation'] = {
+                POLYGONS: self.polygons,
+                NULL: lambda _: None,
+                RUN_LENGTH: lambda i: json.loads(self._texts['rle'][i]),
+            }[kind](i)
         extra = self._texts['extra'][i]
         if extra:
             record.update(json.loads(extra))
@@ -107,20 +117,20 @@ class Records:
         """The polygons of the annotation at stored position ``i``: lists of x, y, x, y, ... in pixels."""
         column = self._columns
         count, end = int(column['annotation.polygons'][i]), int(self._polygon_ends[i])
-        lengths = column['text.polygons'][end - count:end].tolist()
+        lengths = column['text.polygons'][end - count : end].tolist()
         one = slice(i, i + 1)
         code, size = column['annotation.code'][one], column['annotation.coords'][one]
         parts = []
         for name, ends in zip(('u16', 'i32', 'f64'), self._coordinate_ends):
             stop = int(ends[i])
-            parts.append(column[f'text.{name}'][(int(ends[i - 1]) if i else 0):stop])
+            parts.append(column[f'text.{name}'][(int(ends[i - 1]) if i else 0) : stop])
         values = decode_coordinates(code, column['annotation.base'][one], size, tuple(parts)).tolist()
         types = int(column['annotation.types'][i])
         if types & (COORDS_INT | COORDS_MIXED):
             values = as_written(values, types, self._texts['bits'][i])
         polygons, start = [], 0
         for length in lengths:
-            polygons.append(values[start:start + length])
+            polygons.append(values[start : start + length])
             start += length
         return polygons
 
@@ -130,8 +140,13 @@ class Records:
         if raw:
             return json.loads(raw)
         row = self._columns['index'][group]
-        return image_record(self.image_key(group), int(row[_HEIGHT]), int(row[_WIDTH]),
-                            self._image_texts['name'][group], self._image_texts['extra'][group])
+        return image_record(
+            self.image_key(group),
+            int(row[_HEIGHT]),
+            int(row[_WIDTH]),
+            self._image_texts['name'][group],
+            self._image_texts['extra'][group],
+        )
 
     def image_key(self, group: int) -> Any:
         """The id of the ``group``-th image: an equal one of another type (1.0 for 1) may stand in its record."""

@@ -1,4 +1,5 @@
 """The annotations of one file, mapped: the same pages of memory in every process of the node."""
+
 from __future__ import annotations
 
 import json
@@ -37,7 +38,7 @@ class AnnotationStore:
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self._hold = hold(Path(path))        # nobody prunes it while it is mapped here
+        self._hold = hold(Path(path))  # nobody prunes it while it is mapped here
         self.path = os.fspath(path)
         self.container = Container(self.path, self._hold.fileno())
         attributes = self.container.attributes
@@ -58,7 +59,7 @@ class AnnotationStore:
         if columns['index'].shape != (self.num_images + 1, len(INDEX)):
             raise ValueError(f'index has shape {columns["index"].shape}')
         if self.num_annotations > 1 and not columns['annotation.position'].strides[0]:
-            raise ValueError('all annotations have one position')       # else the file's size bounds their number
+            raise ValueError('all annotations have one position')  # else the file's size bounds their number
         missing = [name for name in COLUMNS if name not in columns]
         if missing:
             raise ValueError(f'has no {missing[0]}')
@@ -144,11 +145,11 @@ class AnnotationStore:
         ends = np.searchsorted(codes[by_category], np.arange(len(category_ids) + 1))
         first = {code: by_category[ends[code]] for code in range(len(category_ids)) if ends[code] < ends[code + 1]}
         for code in sorted(first, key=first.__getitem__):
-            members = order[by_category[ends[code]:ends[code + 1]]]
+            members = order[by_category[ends[code] : ends[code + 1]]]
             ids = keys[members].tolist()
             if coded[members].any():
                 ids = [coded_ids[key] if c else key for key, c in zip(ids, coded[members].tolist())]
-            for i in np.flatnonzero(odd[members]).tolist():       # an equal id of another type may stand in its text
+            for i in np.flatnonzero(odd[members]).tolist():  # an equal id of another type may stand in its text
                 ids[i] = records.annotation(int(members[i]))['image_id']
             result[category_ids[code]] = ids
         return result

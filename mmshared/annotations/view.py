@@ -1,4 +1,5 @@
 """What mmdet's ``CocoDataset`` makes of a store, image by image."""
+
 from __future__ import annotations
 
 import json
@@ -42,7 +43,7 @@ class DetectionView:
         column = store.container.columns
         label_of = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
         labels = [label_of.get(value, -1) for value in id_values(store.container, 'category')]
-        self._labels = [*labels, -1]                  # by category code; the last is for code -1, an unusable one
+        self._labels = [*labels, -1]  # by category code; the last is for code -1, an unusable one
         self._label = np.array(self._labels, np.int64)
         self._all_labels = min(labels, default=0) >= 0
         index = np.ascontiguousarray(column['index'])
@@ -97,8 +98,9 @@ class DetectionView:
         """The image's row of the index, and the next one's."""
         return self._unpack(self._index, row * self._row_size)
 
-    def data_info(self, row: int, img_prefix: str, seg_prefix: Optional[str] = None,
-                  seg_map_suffix: str = '.png') -> Dict[str, Any]:
+    def data_info(
+        self, row: int, img_prefix: str, seg_prefix: Optional[str] = None, seg_map_suffix: str = '.png'
+    ) -> Dict[str, Any]:
         """What ``CocoDataset.parse_data_info`` gives for image ``row``, in fresh objects.
 
         Returns:
@@ -106,14 +108,19 @@ class DetectionView:
             dicts of ``ignore_flag``, ``bbox`` (x1, y1, x2, y2), ``bbox_label`` and, where there is one, ``mask``
             (polygons or RLE).
         """
-        (start, polygon, u16, name, key, height, width, traits,
-         stop, polygon_stop, u16_stop, name_stop) = self._unpack_usual(self._index, row * self._row_size)
+        (start, polygon, u16, name, key, height, width, traits, stop, polygon_stop, u16_stop, name_stop) = (
+            self._unpack_usual(self._index, row * self._row_size)
+        )
         if traits & _ODD:
             return self._odd_info(row, start, stop, img_prefix, seg_prefix, seg_map_suffix)
         file_name = str(self._names[name:name_stop], 'utf-8')
-        info = {'img_path': osp.join(img_prefix, file_name), 'img_id': self._coded_ids[key] if traits & _CODED else key,
-                'seg_map_path': osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix)
-                if seg_prefix else None, 'height': height, 'width': width}
+        info = {
+            'img_path': osp.join(img_prefix, file_name),
+            'img_id': self._coded_ids[key] if traits & _CODED else key,
+            'seg_map_path': osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix) if seg_prefix else None,
+            'height': height,
+            'width': width,
+        }
         if row in self._first_ids:
             info['img_id'] = self._first_ids[row]
         if start == stop:
@@ -138,21 +145,24 @@ class DetectionView:
             return info
         ends = list(accumulate(lengths))
         masks = [[values[a:b]] for a, b in zip([0, *ends], ends)]
-        if len(masks) != len(codes):                             # not one polygon each
+        if len(masks) != len(codes):  # not one polygon each
             each = chain.from_iterable(masks)
             masks = [list(islice(each, count)) for count in self._polygons[start:stop].tolist()]
         label, crowd = self._labels, _CROWD
-        info['instances'] = [{'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': mask}
-                             for flag, box, code, mask in zip(flags, boxes, codes, masks)]
+        info['instances'] = [
+            {'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': mask}
+            for flag, box, code, mask in zip(flags, boxes, codes, masks)
+        ]
         return info
 
     def _decode(self, fields: tuple) -> List[float]:
         """The coordinates of an image whose annotations store them in different ways."""
-        start, places, stops = fields[0], fields[2:5], fields[len(INDEX):]
+        start, places, stops = fields[0], fields[2:5], fields[len(INDEX) :]
         column, stop = self.store.container.columns, stops[0]
         parts = tuple(column[f'text.{name}'][a:b] for name, a, b in zip(('u16', 'i32', 'f64'), places, stops[2:5]))
-        return decode_coordinates(column['annotation.code'][start:stop], self._base[start:stop],
-                                  self._coords[start:stop], parts).tolist()
+        return decode_coordinates(
+            column['annotation.code'][start:stop], self._base[start:stop], self._coords[start:stop], parts
+        ).tolist()
 
     def _boxes(self, start: int, stop: int) -> List[List[float]]:
         """x1, y1, x2, y2 of some annotations."""
@@ -161,12 +171,19 @@ class DetectionView:
             boxes /= self._bbox_scale
         if stop - start < _FEW:
             return [[x, y, x + w, y + h] for x, y, w, h in boxes.tolist()]
-        pairs = boxes.view(np.complex128)       # (x, y) and (w, h) as one number each: one addition, half the strides
+        pairs = boxes.view(np.complex128)  # (x, y) and (w, h) as one number each: one addition, half the strides
         pairs[:, 1] += pairs[:, 0]
         return boxes.tolist()
 
-    def _varied_instances(self, fields: tuple, codes: List[int], flags: List[int], boxes: List[List[float]],
-                          values: List[float], lengths: List[int]) -> List[Dict[str, Any]]:
+    def _varied_instances(
+        self,
+        fields: tuple,
+        codes: List[int],
+        flags: List[int],
+        boxes: List[List[float]],
+        values: List[float],
+        lengths: List[int],
+    ) -> List[Dict[str, Any]]:
         """The instances of an image whose annotations are all plain but not all alike."""
         start, stop, traits = fields[0], fields[len(INDEX)], fields[len(INDEX) - 1]
         column = self.store.container.columns
@@ -206,12 +223,13 @@ class DetectionView:
         decoded = {}
         for i in np.flatnonzero(column['annotation.kind'][rows] == RUN_LENGTH).tolist():
             size = int(sizes[i])
-            decoded[i] = _json(column['text.rle'][at:at + size].tobytes())
+            decoded[i] = _json(column['text.rle'][at : at + size].tobytes())
             at += size
         return decoded
 
-    def _odd_info(self, row: int, start: int, stop: int, img_prefix: str, seg_prefix: Optional[str],
-                  seg_map_suffix: str) -> Dict[str, Any]:
+    def _odd_info(
+        self, row: int, start: int, stop: int, img_prefix: str, seg_prefix: Optional[str], seg_map_suffix: str
+    ) -> Dict[str, Any]:
         """The data info of an image with a record that is kept as text: by way of the records."""
         if self._records is None:
             self._records = Records(self.store.container)
@@ -226,14 +244,22 @@ class DetectionView:
                 continue
             annotation = records.annotation(i)
             x, y, w, h = annotation['bbox']
-            instance = {'ignore_flag': int(bool(annotation.get('iscrowd', False))), 'bbox': [x, y, x + w, y + h],
-                        'bbox_label': label}
+            instance = {
+                'ignore_flag': int(bool(annotation.get('iscrowd', False))),
+                'bbox': [x, y, x + w, y + h],
+                'bbox_label': label,
+            }
             if annotation.get('segmentation'):
                 instance['mask'] = annotation['segmentation']
             instances.append(instance)
-        return {'img_path': osp.join(img_prefix, file_name), 'img_id': self._first_ids.get(row, image['id']),
-                'seg_map_path': seg_map_path, 'height': image['height'], 'width': image['width'],
-                'instances': instances}
+        return {
+            'img_path': osp.join(img_prefix, file_name),
+            'img_id': self._first_ids.get(row, image['id']),
+            'seg_map_path': seg_map_path,
+            'height': image['height'],
+            'width': image['width'],
+            'instances': instances,
+        }
 
     def valid_rows(self, filter_empty_gt: bool, min_size: Any) -> Optional[np.ndarray]:
         """The images that ``CocoDataset.filter_data`` keeps; None for all of them.
@@ -252,7 +278,7 @@ class DetectionView:
         valid[odd] = True
         if filter_empty_gt:
             starts = index[:, 0]
-            known = self._label[self._category[:int(starts[-1])]] >= 0
+            known = self._label[self._category[: int(starts[-1])]] >= 0
             counts = np.concatenate([[0], np.cumsum(known)])[starts]
             valid &= np.diff(counts) > 0
         for row in np.flatnonzero(odd & valid).tolist():
@@ -265,17 +291,21 @@ class DetectionView:
             return min(info['width'], info['height']) >= min_size
         except TypeError:
             size = f'is {shorten(info["width"])} x {shorten(info["height"])}, should be two numbers'
-            raise AnnotationFileError(self.store.source, size, f'the image with id {shorten(info["img_id"], 40)}',
-                                      'width') from None
+            raise AnnotationFileError(
+                self.store.source, size, f'the image with id {shorten(info["img_id"], 40)}', 'width'
+            ) from None
 
 
 def _usual_fields(kind: str) -> struct.Struct:
     """Of an image's row of the index and of the next one's, the fields that most images need."""
     skipped = f'{struct.calcsize(kind)}x'
-    first, second = ('annotation', 'polygons', 'u16', 'name', 'id', 'height', 'width', 'traits'), (
-        'annotation', 'polygons', 'u16', 'name')
-    return struct.Struct('<' + ''.join(kind if name in names else skipped for names in (first, second)
-                                       for name in INDEX))
+    first, second = (
+        ('annotation', 'polygons', 'u16', 'name', 'id', 'height', 'width', 'traits'),
+        ('annotation', 'polygons', 'u16', 'name'),
+    )
+    return struct.Struct(
+        '<' + ''.join(kind if name in names else skipped for names in (first, second) for name in INDEX)
+    )
 
 
 def _json(text: bytes) -> Any:
@@ -292,7 +322,7 @@ def _split(values: List[Any], lengths: List[int]) -> List[List[Any]]:
         return [values]
     parts, at = [], 0
     for length in lengths:
-        parts.append(values[at:at + length])
+        parts.append(values[at : at + length])
         at += length
     return parts
 

@@ -2,10 +2,9 @@
 
 Importing this package changes nothing anywhere; ``tools/train.py`` and ``tools/test.py`` call it.
 """
+
 from mmshared.engine.checkpoints import allow_mmengine_checkpoints
 from mmshared.engine.cpu import CPURunnerMixin, has_accelerator, init_cpu_process_group
 from mmshared.engine.launch import build_runner
 
-__all__ = [
-    'CPURunnerMixin', 'allow_mmengine_checkpoints', 'build_runner', 'has_accelerator', 'init_cpu_process_group'
-]
+__all__ = ['CPURunnerMixin', 'allow_mmengine_checkpoints', 'build_runner', 'has_accelerator', 'init_cpu_process_group']

@@ -5,6 +5,7 @@ message hub's ``HistoryBuffer`` and numpy numbers, so ``--resume`` fails. Naming
 them runs code of the file's choosing. Switching ``weights_only`` off would give it up for every checkpoint,
 downloaded ones included.
 """
+
 from __future__ import annotations
 
 import pickle
@@ -15,8 +16,20 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
-_SCALAR_TYPES = (np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
-                 np.float16, np.float32, np.float64)
+_SCALAR_TYPES = (
+    np.bool_,
+    np.int8,
+    np.int16,
+    np.int32,
+    np.int64,
+    np.uint8,
+    np.uint16,
+    np.uint32,
+    np.uint64,
+    np.float16,
+    np.float32,
+    np.float64,
+)
 
 
 def _numpy_globals() -> List[Any]:
@@ -38,8 +51,10 @@ def _history_method(owner: Any, name: str) -> Any:
         pickle.UnpicklingError: anything else is asked for.
     """
     if owner is not HistoryBuffer or not isinstance(name, str) or name.startswith('_'):
-        raise pickle.UnpicklingError(f'the checkpoint wants the attribute {name!r} of {owner!r}; only the statistics '
-                                     "methods of MMEngine's HistoryBuffer are expected in one, so it is not loaded")
+        raise pickle.UnpicklingError(
+            f'the checkpoint wants the attribute {name!r} of {owner!r}; only the statistics '
+            "methods of MMEngine's HistoryBuffer are expected in one, so it is not loaded"
+        )
     return getattr(owner, name)
 
 
@@ -52,4 +67,5 @@ def allow_mmengine_checkpoints() -> None:
     major, minor = (int(part) for part in torch.__version__.split('.')[:2])
     if (major, minor) >= (2, 6):
         torch.serialization.add_safe_globals(
-            [HistoryBuffer, (_history_method, 'builtins.getattr'), ConfigDict, *_numpy_globals()])
+            [HistoryBuffer, (_history_method, 'builtins.getattr'), ConfigDict, *_numpy_globals()]
+        )

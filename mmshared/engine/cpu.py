@@ -4,6 +4,7 @@ Three things stop it: ``init_dist`` calls ``torch.cuda.set_device``, the runner 
 ``DistributedDataParallel``, and SyncBN is refused on the CPU. All three are decided in two methods of the runner, so
 a mixin over those leaves configs, dumped configs and checkpoints as they would be on a GPU.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -89,6 +90,8 @@ class CPURunnerMixin:
         """``model`` with every SyncBN layer turned into BN, which is said in the log."""
         layers = sum('SyncBatchNorm' in type(module).__name__ for module in model.modules())
         if layers or sync_bn is not None:
-            self.logger.info(f'SyncBN needs an accelerator and there is none: its {layers} layers in the model '
-                             'are ordinary BN in this run (statistics per process).')
+            self.logger.info(
+                f'SyncBN needs an accelerator and there is none: its {layers} layers in the model '
+                'are ordinary BN in this run (statistics per process).'
+            )
         return revert_sync_batchnorm(model)

@@ -1,4 +1,5 @@
 """From a config to a runner that works on this machine."""
+
 from __future__ import annotations
 
 from mmdet.registry import RUNNERS
@@ -19,8 +20,9 @@ def runner_class(cfg: Config) -> type:
     if 'runner_type' in cfg:
         base = RUNNERS.get(cfg.runner_type)
         if base is None:
-            raise KeyError(f'runner_type={cfg.runner_type!r} is not registered. Is the module that defines it in '
-                           'custom_imports?')
+            raise KeyError(
+                f'runner_type={cfg.runner_type!r} is not registered. Is the module that defines it in custom_imports?'
+            )
     if has_accelerator() or not issubclass(base, Runner):
         return base
     return type(f'CPU{base.__name__}', (CPURunnerMixin, base), {})

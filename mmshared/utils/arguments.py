@@ -1,4 +1,5 @@
 """What ``tools/train.py`` and ``tools/test.py`` have in common on the command line. The names are mmdet's."""
+
 from __future__ import annotations
 
 import argparse
@@ -12,15 +13,30 @@ from mmshared.utils.data_root import set_data_root
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that training and testing share."""
-    parser.add_argument('--work-dir', metavar='DIR', help='folder for logs and results (default: work_dir of the '
-                        'config, else work_dirs/<name of the config>)')
-    parser.add_argument('--data-root', metavar='DIR', help='where the data is: replaces data_root in every dataset, '
-                        'and in the annotation paths of the evaluators')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE',
-                        help='change single settings of the config, e.g. train_cfg.max_epochs=2 or key="[(1,2),(3,4)]" '
-                        '(quoted, without spaces)')
-    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none',
-                        help='what started the processes of a distributed job')
+    parser.add_argument(
+        '--work-dir',
+        metavar='DIR',
+        help='folder for logs and results (default: work_dir of the config, else work_dirs/<name of the config>)',
+    )
+    parser.add_argument(
+        '--data-root',
+        metavar='DIR',
+        help='where the data is: replaces data_root in every dataset, and in the annotation paths of the evaluators',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='change single settings of the config, e.g. train_cfg.max_epochs=2 or key="[(1,2),(3,4)]" '
+        '(quoted, without spaces)',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what started the processes of a distributed job',
+    )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 

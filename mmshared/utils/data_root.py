@@ -1,4 +1,5 @@
 """``--data-root``: move a config's data to another folder, wherever the config mentions it."""
+
 from __future__ import annotations
 
 import os.path as osp
@@ -31,8 +32,10 @@ def set_data_root(cfg: Config, data_root: str) -> List[str]:
     sections = [name for name in _SECTIONS if cfg.get(name) is not None]
     old_roots = list(dict.fromkeys(root for name in sections for root in _roots(cfg[name])))
     if not old_roots:
-        raise ValueError(f'data root {data_root!r} given, but no dataset in the train, val or test dataloader of '
-                         f'{cfg.filename or "the config"} has a data_root. Add data_root=... to its datasets.')
+        raise ValueError(
+            f'data root {data_root!r} given, but no dataset in the train, val or test dataloader of '
+            f'{cfg.filename or "the config"} has a data_root. Add data_root=... to its datasets.'
+        )
     if cfg.get('data_root') and cfg.data_root not in old_roots:
         old_roots.append(cfg.data_root)
     move = _Move(old_roots, data_root)
@@ -88,7 +91,7 @@ class _Move:
             if path in (root, root + '/'):
                 return self.new_root
             if path.startswith(root + '/'):
-                return join_path(self.new_root, path[len(root) + 1:])
+                return join_path(self.new_root, path[len(root) + 1 :])
         return path
 
 

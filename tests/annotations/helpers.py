@@ -1,4 +1,5 @@
 """Stores of JSON texts, and what pycocotools makes of the same text."""
+
 from __future__ import annotations
 
 import contextlib
@@ -65,15 +66,25 @@ def small() -> dict:
     rest = {'area': 50.5, 'category_id': 3}
     return {
         'info': {'year': 2024, 'text': 'a}, {b'},
-        'images': [{'id': 7, 'file_name': 'é.jpg', 'height': 20, 'width': 30},
-                   {'id': 'x', 'file_name': 'b.jpg', 'height': 20, 'width': 30, 'url': None},
-                   {'id': 9, 'file_name': 'c.jpg', 'height': 20.5, 'width': 30}],
+        'images': [
+            {'id': 7, 'file_name': 'é.jpg', 'height': 20, 'width': 30},
+            {'id': 'x', 'file_name': 'b.jpg', 'height': 20, 'width': 30, 'url': None},
+            {'id': 9, 'file_name': 'c.jpg', 'height': 20.5, 'width': 30},
+        ],
         'annotations': [
             {'id': 1, 'image_id': 7, 'bbox': [1, 2.5, 10, 7.25], 'iscrowd': 0, 'segmentation': [polygon], **rest},
-            {'id': 2, 'image_id': 'x', 'bbox': [1, 2, 3, 4], 'iscrowd': 1,
-             'segmentation': {'counts': [1, 2], 'size': [20, 30]}, **rest},
+            {
+                'id': 2,
+                'image_id': 'x',
+                'bbox': [1, 2, 3, 4],
+                'iscrowd': 1,
+                'segmentation': {'counts': [1, 2], 'size': [20, 30]},
+                **rest,
+            },
             {'id': 3, 'image_id': 7, 'bbox': [0.1, 0.2, 1e5, 4.5], 'segmentation': [polygon, polygon], **rest},
             {'id': 4, 'image_id': 9, 'bbox': [0.1, 1e-3, 5.5, 4.5], 'segmentation': None, 'more': [{}, {}], **rest},
             {'id': 5, 'image_id': 7, 'bbox': [True, 0, 5, 4], 'segmentation': [], **rest},
-            {'id': 6, 'image_id': 77, 'bbox': [1.0, 2.0, 3.0, 4.0], 'segmentation': [[1 / 3] * 6], **rest}],
-        'categories': [{'id': 3, 'name': 'cat'}, {'id': 4, 'name': 'dog'}]}
+            {'id': 6, 'image_id': 77, 'bbox': [1.0, 2.0, 3.0, 4.0], 'segmentation': [[1 / 3] * 6], **rest},
+        ],
+        'categories': [{'id': 3, 'name': 'cat'}, {'id': 4, 'name': 'dog'}],
+    }

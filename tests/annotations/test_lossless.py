@@ -1,4 +1,5 @@
 """A store gives back the file it was made of, wherever the reader cuts it (invariant 2)."""
+
 from __future__ import annotations
 
 import json
@@ -23,7 +24,7 @@ def assert_lossless(text: bytes) -> None:
 
 @pytest.mark.parametrize('size', SIZES)
 @settings(PROPERTY, max_examples=40)
-@given(seed=st.integers(0, 2 ** 32))
+@given(seed=st.integers(0, 2**32))
 def test_any_text(monkeypatch: pytest.MonkeyPatch, size: int, seed: int) -> None:
     pieces(monkeypatch, size)
     assert_lossless(TextWriter(seed).file())

@@ -1,4 +1,5 @@
 """What only a process of its own can show: imports and memory."""
+
 from __future__ import annotations
 
 import json
@@ -58,8 +59,9 @@ print(peak[0] - before)
 
 def run(code: str, *args: str) -> str:
     environment = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
-    done = subprocess.run([sys.executable, '-c', code, *args], cwd=REPO, env=environment, text=True, timeout=120,
-                          capture_output=True)
+    done = subprocess.run(
+        [sys.executable, '-c', code, *args], cwd=REPO, env=environment, text=True, timeout=120, capture_output=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -72,12 +74,17 @@ def test_works_without(blocked: tuple) -> None:
 def big_file(path: Path, megabytes: int) -> str:
     """A file of polygons that are not grouped by image."""
     polygon = [round(0.37 * i % 640, 2) for i in range(40)]
-    record = json.dumps({'category_id': 1, 'bbox': [1.5, 2.5, 30.25, 40.75], 'area': 512.5, 'iscrowd': 0,
-                         'segmentation': [polygon]})
+    record = json.dumps(
+        {'category_id': 1, 'bbox': [1.5, 2.5, 30.25, 40.75], 'area': 512.5, 'iscrowd': 0, 'segmentation': [polygon]}
+    )
     count = megabytes * (1 << 20) // (len(record) + 35)
     with open(path, 'w', encoding='utf-8') as file:
-        file.write('{"images": [' + ', '.join(json.dumps(
-            {'id': i, 'file_name': f'{i}.jpg', 'height': 480, 'width': 640}) for i in range(count // 10)))
+        file.write(
+            '{"images": ['
+            + ', '.join(
+                json.dumps({'id': i, 'file_name': f'{i}.jpg', 'height': 480, 'width': 640}) for i in range(count // 10)
+            )
+        )
         file.write('], "categories": [{"id": 1, "name": "a"}], "annotations": [')
         for i in range(count):
             file.write(f'{", " if i else ""}{{"id": {i}, "image_id": {i * 7919 % (count // 10)}, {record[1:]}')

@@ -1,4 +1,5 @@
 """Numbers, columns, ids and grouping against naive Python."""
+
 from __future__ import annotations
 
 import json
@@ -17,10 +18,14 @@ from mmshared.annotations.parsing.numbers import MAX_INTEGER, NotPlain, parse_li
 from .json_text import NUMBERS
 
 UNIT = settings(deadline=None, max_examples=120)
-decimals = st.builds(lambda n, digits: n / 10 ** digits, st.integers(-10 ** 7, 10 ** 7), st.integers(0, 4))
-floats = st.one_of(decimals, decimals, st.floats(allow_nan=False, allow_infinity=False),
-                   st.sampled_from([-0.0, 0.0, 5e-324, 655.35, 655.36, 2147483647.0, -2147483648.0, 1e300, 0.1 + 0.2]))
-number_texts = st.one_of(st.sampled_from(NUMBERS), floats.map(repr), st.integers(-10 ** 20, 10 ** 20).map(str))
+decimals = st.builds(lambda n, digits: n / 10**digits, st.integers(-(10**7), 10**7), st.integers(0, 4))
+floats = st.one_of(
+    decimals,
+    decimals,
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([-0.0, 0.0, 5e-324, 655.35, 655.36, 2147483647.0, -2147483648.0, 1e300, 0.1 + 0.2]),
+)
+number_texts = st.one_of(st.sampled_from(NUMBERS), floats.map(repr), st.integers(-(10**20), 10**20).map(str))
 
 
 def bits(values: np.ndarray) -> List[int]:
@@ -35,9 +40,9 @@ def test_coordinates_come_back_bit_by_bit(records: List[List[float]]) -> None:
     lengths = np.array([len(r) for r in records], np.int64)
     values = np.array([v for r in records for v in r], np.float64)
     encoder = CoordinateEncoder()
-    for _ in range(2):                                   # it remembers a scale
+    for _ in range(2):  # it remembers a scale
         coded = encoder.encode(values, lengths, bool(values.size) and (values == np.rint(values)).all())
-        for base in (coded.base, narrow(coded.base)):    # as it is stored
+        for base in (coded.base, narrow(coded.base)):  # as it is stored
             assert bits(decode_coordinates(coded.code, base, lengths, coded.parts)) == bits(values)
 
 
@@ -51,13 +56,13 @@ def test_compact_columns_come_back_bit_by_bit(values: List[float]) -> None:
 
 
 @UNIT
-@given(st.lists(st.integers(-2 ** 63, 2 ** 63 - 1), max_size=5))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
 @example([255])
 def test_narrow(values: List[int]) -> None:
     assert narrow(np.array(values, np.int64)).tolist() == values
 
 
-@pytest.mark.parametrize('top, itemsize', [(255, 1), (256, 2), (65535, 2), (65536, 4), (2 ** 31 - 1, 4), (2 ** 31, 8)])
+@pytest.mark.parametrize('top, itemsize', [(255, 1), (256, 2), (65535, 2), (65536, 4), (2**31 - 1, 4), (2**31, 8)])
 def test_narrow_takes_the_smallest(top: int, itemsize: int) -> None:
     assert narrow(np.array([0, top])).itemsize == itemsize
 
@@ -96,7 +101,7 @@ def test_lists(lists: List[List[str]], space: str) -> None:
         assert_numbers(numbers, expected)
 
 
-@pytest.mark.parametrize('text', ['true', 'null', '"1"', '[1]', '{}', '[]', '1e999', str(10 ** 19), '{"a": 1}'])
+@pytest.mark.parametrize('text', ['true', 'null', '"1"', '[1]', '{}', '[]', '1e999', str(10**19), '{"a": 1}'])
 def test_no_scalar(text: str) -> None:
     with pytest.raises(NotPlain):
         parse_scalars([b'1.5', text.encode()])
@@ -108,14 +113,17 @@ def test_no_flat_list(text: str) -> None:
         parse_lists([b'[1.5]', text.encode()])
 
 
-ids = st.one_of(st.integers(-3, 3), st.integers(-2 ** 64, 2 ** 64), st.sampled_from([2 ** 63 - 1, -2 ** 63, 2 ** 63]),
-                st.sampled_from(['a', '1', '', None, True, False, 1.0, -0.0, 2.5, 2.0 ** 63, 1e300, float('inf'),
-                                 float('nan')]))
+ids = st.one_of(
+    st.integers(-3, 3),
+    st.integers(-(2**64), 2**64),
+    st.sampled_from([2**63 - 1, -(2**63), 2**63]),
+    st.sampled_from(['a', '1', '', None, True, False, 1.0, -0.0, 2.5, 2.0**63, 1e300, float('inf'), float('nan')]),
+)
 
 
 @UNIT
 @given(st.lists(ids, max_size=12), st.lists(ids, max_size=12))
-@example([2 ** 63 - 1, -2 ** 63, 'a'], ['a', -2 ** 63])
+@example([2**63 - 1, -(2**63), 'a'], ['a', -(2**63)])
 def test_grouping_is_that_of_a_dict(images: List[object], annotations: List[object]) -> None:
     table = IdTable()
     keys = []
@@ -132,7 +140,7 @@ def test_grouping_is_that_of_a_dict(images: List[object], annotations: List[obje
     assert groups.first.tolist() == list(first.values()) and groups.last.tolist() == [last[value] for value in first]
     parts = [groups.order[a:b].tolist() for a, b in zip(groups.starts, groups.starts[1:])]
     assert parts == [members.get(value, []) for value in first]
-    assert groups.order[groups.starts[-1]:].tolist() == members.get('orphan \0', [])
+    assert groups.order[groups.starts[-1] :].tolist() == members.get('orphan \0', [])
     assert groups.of_record.tolist() == [list(first).index(value) for value in images]
 
 

@@ -1,4 +1,5 @@
 """The detection view and the category map against mmdet and pycocotools, on the same text."""
+
 from __future__ import annotations
 
 import copy
@@ -24,16 +25,24 @@ PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_s
 def stock_infos(text: bytes, cat_ids: list) -> list:
     """The data infos that ``CocoDataset.load_data_list`` makes of ``text``; raises what it raises."""
     coco = stock(text)
-    dataset = SimpleNamespace(data_prefix={'img': 'p', 'seg': 's'}, seg_map_suffix='.png', return_classes=False,
-                              cat_ids=cat_ids, cat2label={cat_id: i for i, cat_id in enumerate(cat_ids)})
+    dataset = SimpleNamespace(
+        data_prefix={'img': 'p', 'seg': 's'},
+        seg_map_suffix='.png',
+        return_classes=False,
+        cat_ids=cat_ids,
+        cat2label={cat_id: i for i, cat_id in enumerate(cat_ids)},
+    )
     infos, ids = [], []
     for image_id in list(coco.imgs):
         annotations = [a['id'] for a in coco.imgToAnns.get(image_id, [])]
         ids += annotations
         image = coco.imgs[image_id]
         image['img_id'] = image_id
-        infos.append(CocoDataset.parse_data_info(dataset, {
-            'raw_img_info': image, 'raw_ann_info': [coco.anns[i] for i in annotations]}))
+        infos.append(
+            CocoDataset.parse_data_info(
+                dataset, {'raw_img_info': image, 'raw_ann_info': [coco.anns[i] for i in annotations]}
+            )
+        )
     assert len(set(ids)) == len(ids)
     return infos
 
@@ -51,11 +60,12 @@ def assert_as_stock(text: bytes, cat_ids: list) -> None:
         found = [view.data_info(row, 'p', 's') for row in range(len(view))]
         assert exact(found) == exact(expected)
         assert [view.labels(row) for row in range(len(view))] == [
-            [i['bbox_label'] for i in info['instances']] for info in expected]
+            [i['bbox_label'] for i in info['instances']] for info in expected
+        ]
 
 
 @settings(PROPERTY, max_examples=100)
-@given(seed=st.integers(0, 2 ** 32))
+@given(seed=st.integers(0, 2**32))
 def test_any_text(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     pieces(monkeypatch, random.Random(seed).choice([64, 1 << 19]))
     text = ViewText(seed).file()
@@ -69,8 +79,10 @@ class ViewText(TextWriter):
     def annotation(self, i: int) -> str:
         text = super().annotation(i)
         if self.rng.random() < 0.8:
-            box = self.array([self.rng.choice(['0', '1.5', '-2.0', '-0.0', '3']) for _ in range(2)]
-                             + [self.rng.choice(['1', '7.25', '20', '100.0', '1e1']) for _ in range(2)])
+            box = self.array(
+                [self.rng.choice(['0', '1.5', '-2.0', '-0.0', '3']) for _ in range(2)]
+                + [self.rng.choice(['1', '7.25', '20', '100.0', '1e1']) for _ in range(2)]
+            )
             text = text[:-1] + ', "bbox": ' + box + ', "area": ' + self.rng.choice(['5', '2.5', '1e3']) + '}'
         return text
 
@@ -84,7 +96,7 @@ def test_an_image_given_three_times() -> None:
 
 
 @settings(PROPERTY, max_examples=100)
-@given(seed=st.integers(0, 2 ** 32))
+@given(seed=st.integers(0, 2**32))
 def test_category_map(seed: int) -> None:
     text = TextWriter(seed).file()
     if not isinstance(json.loads(text).get('annotations', []), list):
@@ -97,10 +109,24 @@ def test_category_map(seed: int) -> None:
 
 
 def test_category_map_of_mixed_ids() -> None:
-    text = ('{"images": [{"id": 1}], "categories": [], "annotations": [' + ','.join(
-        f'{{"id": {i}, "image_id": {image}, "category_id": {category}}}' for i, (image, category) in enumerate(
-            [('1', '2'), ('1.0', '"2"'), ('true', '2.0'), ('"1"', '1'), ('NaN', 'NaN'), ('NaN', 'NaN'), ('9', 'true')]))
-        + ']}').encode()
+    text = (
+        '{"images": [{"id": 1}], "categories": [], "annotations": ['
+        + ','.join(
+            f'{{"id": {i}, "image_id": {image}, "category_id": {category}}}'
+            for i, (image, category) in enumerate(
+                [
+                    ('1', '2'),
+                    ('1.0', '"2"'),
+                    ('true', '2.0'),
+                    ('"1"', '1'),
+                    ('NaN', 'NaN'),
+                    ('NaN', 'NaN'),
+                    ('9', 'true'),
+                ]
+            )
+        )
+        + ']}'
+    ).encode()
     with store_of(text) as store:
         assert repr(list(store.cat_img_map().items())) == "[(2, [1, 1]), ('2', [1]), (1, ['1', 9]), (nan, [nan, nan])]"
         assert list(map(str, store.cat_img_map())) == list(map(str, stock(text).catToImgs))
@@ -112,7 +138,7 @@ def test_handles_are_small_and_open_again(annotations: int) -> None:
     data['annotations'] = [{**data['annotations'][0], 'id': i} for i in range(annotations)]
     with store_of(data) as store:
         view = DetectionView(store, [3, 4])
-        view.data_info(2, '')                       # goes by way of the records, which are not part of the handle
+        view.data_info(2, '')  # goes by way of the records, which are not part of the handle
         assert len(pickle.dumps(view)) < 1000 and len(pickle.dumps(store)) < 1000
         other = pickle.loads(pickle.dumps(view))
         assert exact(other.data_info(0, '')) == exact(view.data_info(0, ''))

@@ -259,7 +259,7 @@ def test_a_failing_fetch_fails_on_every_rank(web, server, make, ranks, tmp_path)
         assert {r['error'] for r in results} == {'FetchError'}, results
         assert all(uri in r['text'] and text in r['text'] and cause in r['text'] for r in results)
         assert len({r['text'] for r in results}) == 1
-        assert cause in {r['cause'] for r in results}, 'whoever fetched has the backend\'s own exception'
+        assert cause in {r['cause'] for r in results}, "whoever fetched has the backend's own exception"
     assert leftovers(tmp_path) == [] and list((tmp_path / 'cache').iterdir()) == []
 
 

@@ -1,4 +1,5 @@
 """torch.load with its safety on: MMEngine's checkpoints load, anything else is still refused."""
+
 from __future__ import annotations
 
 import pickle
@@ -77,12 +78,16 @@ class Evil:
         return self.call
 
 
-@pytest.mark.parametrize('evil', [
-    Evil(subprocess.call, ['true']),
-    Evil(getattr, HistoryBuffer, '__init__'),
-    Evil(getattr, ConfigDict, 'pop'),
-    Evil(eval, '1'),
-], ids=['function of a module', 'dunder of HistoryBuffer', 'method of another class', 'builtin'])
+@pytest.mark.parametrize(
+    'evil',
+    [
+        Evil(subprocess.call, ['true']),
+        Evil(getattr, HistoryBuffer, '__init__'),
+        Evil(getattr, ConfigDict, 'pop'),
+        Evil(eval, '1'),
+    ],
+    ids=['function of a module', 'dunder of HistoryBuffer', 'method of another class', 'builtin'],
+)
 def test_everything_else_is_refused(tmp_path, evil):
     with pytest.raises(pickle.UnpicklingError):
         round_trip({'state_dict': evil}, tmp_path / 'evil.pth')

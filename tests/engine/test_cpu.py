@@ -1,4 +1,5 @@
 """The CPU runner: process groups of every launcher, DDP without device ids, BN for SyncBN."""
+
 from __future__ import annotations
 
 import pytest
@@ -32,7 +33,8 @@ def launched(monkeypatch, unused_port):
     environment = dict(
         pytorch=dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=1),
         slurm=dict(SLURM_PROCID=0, SLURM_LOCALID=0, SLURM_NTASKS=1, SLURM_NODELIST='localhost'),
-        mpi=dict(OMPI_COMM_WORLD_LOCAL_RANK=0, OMPI_COMM_WORLD_SIZE=1, OMPI_COMM_WORLD_RANK=0, LOCAL_RANK=0))
+        mpi=dict(OMPI_COMM_WORLD_LOCAL_RANK=0, OMPI_COMM_WORLD_SIZE=1, OMPI_COMM_WORLD_RANK=0, LOCAL_RANK=0),
+    )
 
     def launch_as(launcher):
         place = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=unused_port)
@@ -52,8 +54,13 @@ def launched(monkeypatch, unused_port):
 
 def make_runner(tmp_path, model, launcher='pytorch', **cfg):
     return type('CPURunner', (CPURunnerMixin, Runner), {})(
-        model=model, work_dir=str(tmp_path), launcher=launcher, experiment_name=tmp_path.name, cfg=cfg,
-        env_cfg=dict(dist_cfg=dict(backend='nccl', timeout=60)))
+        model=model,
+        work_dir=str(tmp_path),
+        launcher=launcher,
+        experiment_name=tmp_path.name,
+        cfg=cfg,
+        env_cfg=dict(dist_cfg=dict(backend='nccl', timeout=60)),
+    )
 
 
 @pytest.mark.parametrize('launcher', ['pytorch', 'slurm', 'mpi'])
@@ -120,8 +127,9 @@ def test_a_registered_runner_is_adapted_too(tmp_path):
 
     RUNNERS.register_module(module=MyRunner, force=True)
     MODELS.register_module(module=Net, force=True)
-    cfg = Config(dict(runner_type='MyRunner', model=dict(type='Net'), work_dir=str(tmp_path),
-                      experiment_name=tmp_path.name))
+    cfg = Config(
+        dict(runner_type='MyRunner', model=dict(type='Net'), work_dir=str(tmp_path), experiment_name=tmp_path.name)
+    )
     runner = build_runner(cfg)
     assert isinstance(runner, MyRunner) and isinstance(runner, CPURunnerMixin)
 

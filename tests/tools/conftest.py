@@ -1,4 +1,5 @@
 """A tiny job for the launch tools."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,8 +9,9 @@ import mmshared  # noqa: F401  (registers its datasets)
 
 # Until SharedCocoDataset is registered the launch tools are tried with stock's dataset.
 _REGISTERED = DATASETS.get('SharedCocoDataset') is not None
-DATASET_OPTIONS = [] if _REGISTERED else [
-    f'{split}_dataloader.dataset.type=CocoDataset' for split in ('train', 'val', 'test')]
+DATASET_OPTIONS = (
+    [] if _REGISTERED else [f'{split}_dataloader.dataset.type=CocoDataset' for split in ('train', 'val', 'test')]
+)
 
 
 @pytest.fixture(scope='session')

@@ -1,4 +1,5 @@
 """The benchmark of annotation loading runs as a user runs it, tells real differences, and leaves nothing behind."""
+
 from __future__ import annotations
 
 import json
@@ -12,10 +13,13 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith('linux'), reason='memory is read from /proc')
 FOLDER = ('tools', 'benchmarks')
-POSITIVE = {
-    'first_load_s', 'first_load_mb_s', 'peak_anonymous_mb', 'later_load_s', 'store_ratio', 'get_data_info_us'}
+POSITIVE = {'first_load_s', 'first_load_mb_s', 'peak_anonymous_mb', 'later_load_s', 'store_ratio', 'get_data_info_us'}
 SIGNED = {f'{who}_{unit}_mb' for who in ('rank', 'worker') for unit in ('anonymous', 'uss', 'pss')} | {
-    'left_anonymous_mb', 'node_pss_mb', 'node_heap_mb', 'node_store_mb'}
+    'left_anonymous_mb',
+    'node_pss_mb',
+    'node_heap_mb',
+    'node_store_mb',
+}
 
 
 @pytest.fixture
@@ -25,8 +29,12 @@ def start(repo, tmp_path):
 
     def run(*args):
         return subprocess.Popen(
-            [sys.executable, repo.joinpath(*FOLDER, 'bench_annotations.py'), *map(str, args)], text=True,
-            env={**os.environ, 'TMPDIR': str(tmp_path / 'tmp')}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            [sys.executable, repo.joinpath(*FOLDER, 'bench_annotations.py'), *map(str, args)],
+            text=True,
+            env={**os.environ, 'TMPDIR': str(tmp_path / 'tmp')},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     return run
 
@@ -57,7 +65,7 @@ def test_every_measurement_is_taken(start, tmp_path):
 def test_nothing_is_left_when_it_is_stopped(start, tmp_path, number):
     with start('--size-mb', 1, '--only', 'first-load') as process:
         said = iter(process.stderr.readline, '')
-        assert any('first load' in line for line in said)       # from here on there are measured processes
+        assert any('first load' in line for line in said)  # from here on there are measured processes
         process.send_signal(number)
         process.communicate()
     assert process.returncode == 128 + number
@@ -80,12 +88,13 @@ def test_a_bad_file_is_named(start, tmp_path):
 @pytest.mark.parametrize('spaced', [True, False])
 def test_the_generated_file(modules, tmp_path, spaced):
     from coco_generator import Style, write_coco
+
     paths = tmp_path / 'a.json', tmp_path / 'b.json'
     for path in paths:
-        images, annotations = write_coco(path, 10 ** 6, 10, Style(spaced))
+        images, annotations = write_coco(path, 10**6, 10, Style(spaced))
     text = paths[0].read_text()
     assert text == paths[1].read_text()
-    assert abs(len(text) - 10 ** 6) < 10 ** 5
+    assert abs(len(text) - 10**6) < 10**5
     content = json.loads(text)
     assert text == Style(spaced).dumps(content)
     assert (len(content['images']), len(content['annotations'])) == (images, annotations)

@@ -1,4 +1,5 @@
 """The demo's data is valid COCO, deterministic, and has what it is meant to have."""
+
 from __future__ import annotations
 
 import hashlib

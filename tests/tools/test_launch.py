@@ -1,4 +1,5 @@
 """The launch tools, for real: training on two processes and on one, validation, resuming, testing."""
+
 from __future__ import annotations
 
 import pickle
@@ -43,6 +44,7 @@ def test_two_processes_train_and_validate(trained):
 
 def test_the_checkpoint_loads_safely_and_holds_what_a_resume_needs(trained):
     from mmshared.engine import allow_mmengine_checkpoints
+
     allow_mmengine_checkpoints()
     checkpoint = torch.load(trained[0] / 'epoch_1.pth')
     assert {'optimizer', 'param_schedulers', 'message_hub', 'ema_state_dict'} <= set(checkpoint)
@@ -70,8 +72,9 @@ def test_resume_one_process_from_a_named_checkpoint(run_tool, tiny_job, work_dir
 def test_testing_on_two_processes(run_tool, tiny_job, trained, tmp_path, unused_port_factory):
     config, options = tiny_job(tmp_path / 'work')
     out = tmp_path / 'predictions.pkl'
-    log = run_tool('dist_test.sh', config, trained[0] / 'epoch_1.pth', 2, '--out', out, *options,
-                   PORT=unused_port_factory())
+    log = run_tool(
+        'dist_test.sh', config, trained[0] / 'epoch_1.pth', 2, '--out', out, *options, PORT=unused_port_factory()
+    )
     assert scores(log) == scores(trained[1])
     assert len(pickle.loads(out.read_bytes())) == 4
 
@@ -90,8 +93,10 @@ def test_amp_without_an_accelerator_is_refused(run_tool, tiny_job, tmp_path):
     assert '--amp: mixed precision needs an accelerator' in run_tool('train.py', config, '--amp', *options, fail=True)
 
 
-@pytest.mark.parametrize('script, args', [('dist_train.sh', ['c.py']), ('dist_test.sh', ['c.py', 'w.pth']),
-                                          ('slurm_train.sh', ['part', 'name', 'c.py'])])
+@pytest.mark.parametrize(
+    'script, args',
+    [('dist_train.sh', ['c.py']), ('dist_test.sh', ['c.py', 'w.pth']), ('slurm_train.sh', ['part', 'name', 'c.py'])],
+)
 def test_too_few_arguments_show_the_usage(run_tool, script, args):
     assert 'usage: bash' in run_tool(script, *args, fail=True)
 
@@ -104,11 +109,42 @@ def test_slurm_train_calls_srun_as_mmdet_does(run_tool, repo, tmp_path):
     srun = tmp_path / 'srun'  # there is no slurm here: what it would be asked to do
     srun.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
     srun.chmod(srun.stat().st_mode | stat.S_IEXEC)
-    log = run_tool('slurm_train.sh', 'part', 'a job', 'c.py', 'work', '--amp', '--cfg-options', 'x=[1, 2]',
-                   PATH=f'{tmp_path}:/usr/bin:/bin', GPUS='16', GPUS_PER_NODE='4', SRUN_ARGS='--qos=high --mem=1G',
-                   PY_ARGS='--resume', PYTHON='python')
+    log = run_tool(
+        'slurm_train.sh',
+        'part',
+        'a job',
+        'c.py',
+        'work',
+        '--amp',
+        '--cfg-options',
+        'x=[1, 2]',
+        PATH=f'{tmp_path}:/usr/bin:/bin',
+        GPUS='16',
+        GPUS_PER_NODE='4',
+        SRUN_ARGS='--qos=high --mem=1G',
+        PY_ARGS='--resume',
+        PYTHON='python',
+    )
     words = re.findall(r'^<(.*)>$', log, re.M)
-    assert words == ['-p', 'part', '--job-name=a job', '--ntasks=16', '--cpus-per-task=5', '--kill-on-bad-exit=1',
-                     '--gres=gpu:4', '--ntasks-per-node=4', '--qos=high', '--mem=1G',
-                     'python', '-u', str(repo / 'tools' / 'train.py'), 'c.py', '--work-dir=work', '--launcher=slurm',
-                     '--amp', '--cfg-options', 'x=[1, 2]', '--resume']
+    assert words == [
+        '-p',
+        'part',
+        '--job-name=a job',
+        '--ntasks=16',
+        '--cpus-per-task=5',
+        '--kill-on-bad-exit=1',
+        '--gres=gpu:4',
+        '--ntasks-per-node=4',
+        '--qos=high',
+        '--mem=1G',
+        'python',
+        '-u',
+        str(repo / 'tools' / 'train.py'),
+        'c.py',
+        '--work-dir=work',
+        '--launcher=slurm',
+        '--amp',
+        '--cfg-options',
+        'x=[1, 2]',
+        '--resume',
+    ]

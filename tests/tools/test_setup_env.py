@@ -1,4 +1,5 @@
 """tools/setup_env.sh: what it finds, what it refuses, and that it recovers. Nothing is downloaded here."""
+
 from __future__ import annotations
 
 import fcntl
@@ -26,8 +27,14 @@ def start(checkout, command='bash tools/setup_env.sh', active=False, **env):
     if active:
         path = os.pathsep.join([os.path.dirname(sys.executable), path])
     environment = {'PATH': path, 'HOME': str(checkout), 'PIP_NO_INDEX': '1', 'PIP_CONFIG_FILE': os.devnull, **env}
-    return subprocess.Popen(['bash', '-c', command], cwd=checkout, env=environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        ['bash', '-c', command],
+        cwd=checkout,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def run(*args, **kwargs):
@@ -50,8 +57,9 @@ def test_an_unknown_stack(checkout):
     assert 'there is no requirements/stack-nonsense.txt' in output
 
 
-@pytest.mark.parametrize('python, reason', [
-    ('nowhere/python3', 'is not there'), ('/bin/false', 'version 3.9 to 3.13 is needed')])
+@pytest.mark.parametrize(
+    'python, reason', [('nowhere/python3', 'is not there'), ('/bin/false', 'version 3.9 to 3.13 is needed')]
+)
 def test_without_a_usable_python_it_says_what_is_wrong_with_each(checkout, python, reason):
     code, output = run(checkout, MMSHARED_PYTHON=python)
     assert code != 0

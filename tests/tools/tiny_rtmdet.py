@@ -4,7 +4,8 @@ _base_ = '../../configs/demo/rtmdet_demo.py'
 model = dict(
     backbone=dict(widen_factor=0.0625),
     neck=dict(in_channels=[16, 32, 64], out_channels=16),
-    bbox_head=dict(in_channels=16, feat_channels=16, stacked_convs=1))
+    bbox_head=dict(in_channels=16, feat_channels=16, stacked_convs=1),
+)
 train_dataloader = dict(batch_size=2, num_workers=1)
 val_dataloader = dict(batch_size=2, num_workers=0, persistent_workers=False)
 test_dataloader = dict(batch_size=2, num_workers=0, persistent_workers=False)

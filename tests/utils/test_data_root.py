@@ -1,4 +1,5 @@
 """--data-root finds every place of a config that names its data."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,14 +18,19 @@ def config(dataset, **more):
 
 
 def test_plain_datasets_and_evaluators_of_every_split():
-    cfg = Config(dict(
-        data_root='data/coco/',
-        train_dataloader=dict(dataset=coco()),
-        val_dataloader=dict(dataset=coco()),
-        test_dataloader=dict(dataset=coco()),
-        val_evaluator=dict(type='CocoMetric', ann_file='data/coco/annotations/a.json', outfile_prefix='data/cocoa'),
-        test_evaluator=[dict(type='CocoMetric', ann_file='data/coco/annotations/b.json'),
-                        dict(type='CocoPanopticMetric', ann_file=None, seg_prefix='data/coco/seg/', metric=['PQ'])]))
+    cfg = Config(
+        dict(
+            data_root='data/coco/',
+            train_dataloader=dict(dataset=coco()),
+            val_dataloader=dict(dataset=coco()),
+            test_dataloader=dict(dataset=coco()),
+            val_evaluator=dict(type='CocoMetric', ann_file='data/coco/annotations/a.json', outfile_prefix='data/cocoa'),
+            test_evaluator=[
+                dict(type='CocoMetric', ann_file='data/coco/annotations/b.json'),
+                dict(type='CocoPanopticMetric', ann_file=None, seg_prefix='data/coco/seg/', metric=['PQ']),
+            ],
+        )
+    )
     assert set_data_root(cfg, '/mnt/tiny') == ['data/coco/']
     for split in ('train', 'val', 'test'):
         dataset = cfg[f'{split}_dataloader'].dataset
@@ -38,15 +44,23 @@ def test_plain_datasets_and_evaluators_of_every_split():
     assert cfg.data_root == '/mnt/tiny'
 
 
-@pytest.mark.parametrize('wrap, leaves', [
-    (lambda d: dict(type='RepeatDataset', times=2, dataset=d), lambda d: [d.dataset]),
-    (lambda d: dict(type='ClassBalancedDataset', oversample_thr=0.1, dataset=d), lambda d: [d.dataset]),
-    (lambda d: dict(type='MultiImageMixDataset', dataset=d, pipeline=[]), lambda d: [d.dataset]),
-    (lambda d: dict(type='ConcatDataset', datasets=[d, coco('other')]), lambda d: d.datasets),
-    (lambda d: dict(type='MultiImageMixDataset', pipeline=[], dataset=dict(
-        type='ConcatDataset', datasets=[dict(type='RepeatDataset', times=2, dataset=d)])),
-     lambda d: [d.dataset.datasets[0].dataset]),
-])
+@pytest.mark.parametrize(
+    'wrap, leaves',
+    [
+        (lambda d: dict(type='RepeatDataset', times=2, dataset=d), lambda d: [d.dataset]),
+        (lambda d: dict(type='ClassBalancedDataset', oversample_thr=0.1, dataset=d), lambda d: [d.dataset]),
+        (lambda d: dict(type='MultiImageMixDataset', dataset=d, pipeline=[]), lambda d: [d.dataset]),
+        (lambda d: dict(type='ConcatDataset', datasets=[d, coco('other')]), lambda d: d.datasets),
+        (
+            lambda d: dict(
+                type='MultiImageMixDataset',
+                pipeline=[],
+                dataset=dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', times=2, dataset=d)]),
+            ),
+            lambda d: [d.dataset.datasets[0].dataset],
+        ),
+    ],
+)
 def test_wrappers(wrap, leaves):
     cfg = config(wrap(coco()))
     set_data_root(cfg, 'new/')
@@ -67,8 +81,14 @@ def test_of_nested_roots_the_inner_one_counts():
 
 
 def test_absolute_paths_inside_the_old_root_move_and_others_stay():
-    cfg = config(coco('/old/coco', '/old/coco/a.json', proposal_file='/elsewhere/p.pkl',
-                      pipeline=[dict(type='LoadEmbedding', file='/old/coco/e.npy')]))
+    cfg = config(
+        coco(
+            '/old/coco',
+            '/old/coco/a.json',
+            proposal_file='/elsewhere/p.pkl',
+            pipeline=[dict(type='LoadEmbedding', file='/old/coco/e.npy')],
+        )
+    )
     set_data_root(cfg, '/new')
     dataset = cfg.train_dataloader.dataset
     assert (dataset.ann_file, dataset.proposal_file) == ('/new/a.json', '/elsewhere/p.pkl')
@@ -103,12 +123,12 @@ def test_a_config_without_data_root_is_refused():
 
 def test_pure_python_configs(tmp_path):
     file = tmp_path / 'config.py'
-    file.write_text('''
+    file.write_text("""
 from mmengine.dataset import BaseDataset, RepeatDataset
 train_dataloader = dict(dataset=dict(
     type=RepeatDataset, times=2, dataset=dict(type=BaseDataset, data_root='old/', ann_file='a.json')))
 val_evaluator = dict(type='CocoMetric', ann_file='old/a.json')
-''')
+""")
     cfg = Config.fromfile(file)
     set_data_root(cfg, 'new/')
     assert cfg.val_evaluator.ann_file == 'new/a.json'

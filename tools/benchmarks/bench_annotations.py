@@ -6,6 +6,7 @@
 Both run in the same session, in turns, each in fresh processes, memory above what the imports take. The table goes to
 stdout, what is being done to stderr; temporary files (about twice the JSON's size) go to $TMPDIR and are removed.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))      # this checkout's mmshared
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout's mmshared
 
 import report
 from coco_generator import CLASSES, Style, write_coco, write_single
@@ -41,8 +42,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--repeats', type=_positive, default=3, help='runs of each timed load (default: 3)')
     parser.add_argument('--cores', type=_positive, help='use only so many cores')
     parser.add_argument('--cold', action='store_true', help='first loads read the JSON from disk, not the page cache')
-    parser.add_argument('--only', nargs='+', choices=Benchmark.names(), default=Benchmark.names(), metavar='NAME',
-                        help=f'take only these measurements: {", ".join(Benchmark.names())}')
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        choices=Benchmark.names(),
+        default=Benchmark.names(),
+        metavar='NAME',
+        help=f'take only these measurements: {", ".join(Benchmark.names())}',
+    )
     parser.add_argument('--out', type=Path, help='folder for results.json and table.md')
     return parser.parse_args()
 
@@ -68,8 +75,13 @@ def prepare(args: argparse.Namespace, folder: Path) -> Tuple[Job, Dict[str, Any]
     single = folder / 'single.json'
     write_single(single)
     job = Job(file.resolve(), classes, images, single, folder, args.ranks, args.workers, args.repeats, args.cold)
-    return job, {'file': 'generated' if args.json is None else file.name, 'json_mb': round(job.megabytes, 1),
-                 'images': images, 'annotations': annotations, 'instances_per_image': round(annotations / images, 1)}
+    return job, {
+        'file': 'generated' if args.json is None else file.name,
+        'json_mb': round(job.megabytes, 1),
+        'images': images,
+        'annotations': annotations,
+        'instances_per_image': round(annotations / images, 1),
+    }
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -92,8 +104,8 @@ def main() -> int:
         print('memory is read from /proc, which only Linux has', file=sys.stderr)
         return 2
     if args.cores is not None:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.cores])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))     # so that everything is removed
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is removed
     try:
         measure(args)
     except KeyboardInterrupt:

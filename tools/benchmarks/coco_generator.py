@@ -3,6 +3,7 @@
 The same arguments give the same bytes. Annotations of one image lie far apart in the file, as in COCO's own files: each
 round through the images, in shuffled order, gives one annotation to every image. One image in a hundred has none.
 """
+
 from __future__ import annotations
 
 import json
@@ -77,12 +78,14 @@ def _pieces(images: int, instances: int, style: Style, seed: int) -> Iterator[st
     licenses = [{'url': 'http://creativecommons.org/licenses/by/2.0/', 'id': 4, 'name': 'Attribution License'}]
     item, colon = style.separators
     yield f'{{"info"{colon}{style.dumps(info)}{item}"licenses"{colon}{style.dumps(licenses)}{item}"images"{colon}['
-    yield from _joined(item, (_images(ids[i:i + _CHUNK], sizes[i:i + _CHUNK], style)
-                              for i in range(0, images, _CHUNK)))
+    yield from _joined(
+        item, (_images(ids[i : i + _CHUNK], sizes[i : i + _CHUNK], style) for i in range(0, images, _CHUNK))
+    )
     yield f']{item}"annotations"{colon}['
-    order = rng.permutation(images)[:_annotated(images)]
-    yield from _joined(item, (_annotations(numbers, order, ids, sizes, rng, style)
-                              for numbers in _ranges(len(order) * instances)))
+    order = rng.permutation(images)[: _annotated(images)]
+    yield from _joined(
+        item, (_annotations(numbers, order, ids, sizes, rng, style) for numbers in _ranges(len(order) * instances))
+    )
     categories = [{'supercategory': 'thing', 'id': i + 1, 'name': name} for i, name in enumerate(CLASSES)]
     yield f']{item}"categories"{colon}{style.dumps(categories)}}}'
 
@@ -99,16 +102,26 @@ def _joined(item: str, chunks: Iterator[List[str]]) -> Iterator[str]:
 
 
 def _images(ids: np.ndarray, sizes: np.ndarray, style: Style) -> List[str]:
-    return [style.dumps({
-        'license': 4, 'file_name': f'{image:012d}.jpg',
-        'coco_url': f'http://images.cocodataset.org/train2017/{image:012d}.jpg', 'height': height, 'width': width,
-        'date_captured': '2013-11-14 17:02:52',
-        'flickr_url': f'http://farm7.staticflickr.com/6116/{image}_8d5a0c0a4e_z.jpg', 'id': image,
-    }) for image, (width, height) in zip(ids.tolist(), sizes.tolist())]
+    return [
+        style.dumps(
+            {
+                'license': 4,
+                'file_name': f'{image:012d}.jpg',
+                'coco_url': f'http://images.cocodataset.org/train2017/{image:012d}.jpg',
+                'height': height,
+                'width': width,
+                'date_captured': '2013-11-14 17:02:52',
+                'flickr_url': f'http://farm7.staticflickr.com/6116/{image}_8d5a0c0a4e_z.jpg',
+                'id': image,
+            }
+        )
+        for image, (width, height) in zip(ids.tolist(), sizes.tolist())
+    ]
 
 
-def _annotations(numbers: np.ndarray, order: np.ndarray, ids: np.ndarray, sizes: np.ndarray,
-                 rng: np.random.Generator, style: Style) -> List[str]:
+def _annotations(
+    numbers: np.ndarray, order: np.ndarray, ids: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, style: Style
+) -> List[str]:
     """The annotations with these running numbers, as JSON objects."""
     rows = order[numbers % len(order)]
     lengths = rng.integers(POINTS[0], POINTS[1] + 1, size=len(numbers))
@@ -119,9 +132,15 @@ def _annotations(numbers: np.ndarray, order: np.ndarray, ids: np.ndarray, sizes:
     item, colon = style.separators
     texts = list(map(_NUMBERS.__getitem__, points.ravel().tolist()))
     box_texts = list(map(_NUMBERS.__getitem__, boxes.ravel().tolist()))
-    columns = zip(numbers.tolist(), ids[rows].tolist(), rng.integers(1, len(CLASSES) + 1, size=len(numbers)).tolist(),
-                  _areas(points, lengths, starts).tolist(), sizes[rows].tolist(), (2 * starts).tolist(),
-                  (2 * starts[1:]).tolist())
+    columns = zip(
+        numbers.tolist(),
+        ids[rows].tolist(),
+        rng.integers(1, len(CLASSES) + 1, size=len(numbers)).tolist(),
+        _areas(points, lengths, starts).tolist(),
+        sizes[rows].tolist(),
+        (2 * starts).tolist(),
+        (2 * starts[1:]).tolist(),
+    )
     result = []
     for i, (number, image, category, area, size, start, end) in enumerate(columns):
         crowd = number % CROWD_EVERY == CROWD_EVERY - 1
@@ -131,8 +150,9 @@ def _annotations(numbers: np.ndarray, order: np.ndarray, ids: np.ndarray, sizes:
             segmentation = f'[[{item.join(texts[start:end])}]]'
         result.append(
             f'{{"segmentation"{colon}{segmentation}{item}"area"{colon}{area!r}{item}"iscrowd"{colon}{int(crowd)}{item}'
-            f'"image_id"{colon}{image}{item}"bbox"{colon}[{item.join(box_texts[4 * i:4 * i + 4])}]{item}'
-            f'"category_id"{colon}{category}{item}"id"{colon}{number + 1}}}')
+            f'"image_id"{colon}{image}{item}"bbox"{colon}[{item.join(box_texts[4 * i : 4 * i + 4])}]{item}'
+            f'"category_id"{colon}{category}{item}"id"{colon}{number + 1}}}'
+        )
     return result
 
 

@@ -1,4 +1,5 @@
 """What is measured, and how: each measurement starts fresh processes for stock and shared and looks at them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -95,8 +96,12 @@ class Benchmark:
         typical = {kind: median(values) for kind, values in seconds.items()}
         note = 'file not in the page cache' if self.job.cold else 'no store yet; the JSON is in the page cache'
         yield Row('first_load_s', 'first load, s', **typical, kind='time', note=note, runs=seconds)
-        yield Row('first_load_mb_s', 'first load, MB of JSON / s', kind='speed',
-                  **{kind: self.job.megabytes / value for kind, value in typical.items()})
+        yield Row(
+            'first_load_mb_s',
+            'first load, MB of JSON / s',
+            kind='speed',
+            **{kind: self.job.megabytes / value for kind, value in typical.items()},
+        )
 
     def peak_memory(self) -> Iterator[Row]:
         """As first_load, watched from outside: the process and its helpers together."""
@@ -110,8 +115,12 @@ class Benchmark:
                 peak[kind] = (highest[0] - before).anonymous
                 left[kind] = (memory.of_processes([probe.pid]) - before).anonymous
                 self._finish(probe, kind)
-        yield Row('peak_anonymous_mb', 'peak anonymous memory of a first load, MB', **peak,
-                  note='above the imports, helpers included')
+        yield Row(
+            'peak_anonymous_mb',
+            'peak anonymous memory of a first load, MB',
+            **peak,
+            note='above the imports, helpers included',
+        )
         yield Row('left_anonymous_mb', 'still held after it, MB', **left)
 
     def later_load(self) -> Iterator[Row]:
@@ -122,38 +131,70 @@ class Benchmark:
             shared = [self._load(probe, 'shared') for probe in probes]
         if not self._stock_seconds:
             self._stock_seconds = [self._single_load('stock') for _ in range(self.job.repeats)]
-        yield Row('later_load_s', 'later loads, s', median(self._stock_seconds), median(shared), kind='time',
-                  note='filter included; stock loads as the first time',
-                  runs={'stock': self._stock_seconds, 'shared': shared})
+        yield Row(
+            'later_load_s',
+            'later loads, s',
+            median(self._stock_seconds),
+            median(shared),
+            kind='time',
+            note='filter included; stock loads as the first time',
+            runs={'stock': self._stock_seconds, 'shared': shared},
+        )
 
     def store_size(self) -> Iterator[Row]:
         """What is kept instead of the JSON: the cache's files, and stock's array of pickles in every rank."""
         self._warm_cache()
         size = self.job.file.stat().st_size
-        yield Row('store_ratio', 'store size / JSON size', self._reply('stock')['pickled_bytes'] / size,
-                  self._store_bytes / size, note='stock: its serialized samples, in the memory of every rank')
+        yield Row(
+            'store_ratio',
+            'store size / JSON size',
+            self._reply('stock')['pickled_bytes'] / size,
+            self._store_bytes / size,
+            note='stock: its serialized samples, in the memory of every rank',
+        )
 
     def processes(self) -> Iterator[Row]:
         """Ranks with workers that read everything: memory of one more of each, and of the node."""
         ran = {'stock': min(self.job.ranks, STOCK_RANKS), 'shared': self.job.ranks}
         found = {kind: self._run_node(kind, ran[kind]) for kind in KINDS}
         for unit, title in (('anonymous', 'anonymous'), ('uss', 'USS'), ('pss', 'PSS')):
-            yield Row(f'rank_{unit}_mb', f'{title} memory per extra rank, MB',
-                      **{kind: getattr(node.per_rank, unit) for kind, node in found.items()})
+            yield Row(
+                f'rank_{unit}_mb',
+                f'{title} memory per extra rank, MB',
+                **{kind: getattr(node.per_rank, unit) for kind, node in found.items()},
+            )
         for unit, title in (('anonymous', 'anonymous'), ('uss', 'USS'), ('pss', 'PSS')) if self.job.workers else ():
-            yield Row(f'worker_{unit}_mb', f'{title} memory per extra worker, MB',
-                      **{kind: getattr(node.per_worker, unit) for kind, node in found.items()})
+            yield Row(
+                f'worker_{unit}_mb',
+                f'{title} memory per extra worker, MB',
+                **{kind: getattr(node.per_worker, unit) for kind, node in found.items()},
+            )
         scale = self.job.ranks / ran['stock']
         guess = f'stock: {STOCK_RANKS} ranks measured, extrapolated to {self.job.ranks}' if scale > 1 else ''
         who = f'{self.job.ranks} ranks x {self.job.workers} workers, all read'
-        shares = ', '.join(f'{kind} {node.total.pss * (scale if kind == "stock" else 1) / self.job.megabytes:.2f}x'
-                           for kind, node in found.items())
-        yield Row('node_pss_mb', f'node memory (PSS), {who}, MB', found['stock'].total.pss * scale,
-                  found['shared'].total.pss,
-                  note='; '.join(filter(None, [f'in sizes of the JSON: {shares}', guess,
-                                               'above the same processes with a dataset of one image'])))
-        yield Row('node_heap_mb', '... of it anonymous (heap), MB', found['stock'].total.anonymous * scale,
-                  found['shared'].total.anonymous, note=guess)
+        shares = ', '.join(
+            f'{kind} {node.total.pss * (scale if kind == "stock" else 1) / self.job.megabytes:.2f}x'
+            for kind, node in found.items()
+        )
+        yield Row(
+            'node_pss_mb',
+            f'node memory (PSS), {who}, MB',
+            found['stock'].total.pss * scale,
+            found['shared'].total.pss,
+            note='; '.join(
+                filter(
+                    None,
+                    [f'in sizes of the JSON: {shares}', guess, 'above the same processes with a dataset of one image'],
+                )
+            ),
+        )
+        yield Row(
+            'node_heap_mb',
+            '... of it anonymous (heap), MB',
+            found['stock'].total.anonymous * scale,
+            found['shared'].total.anonymous,
+            note=guess,
+        )
         yield Row('node_store_mb', '... of it the mapped store, MB', None, found['shared'].mapped)
 
     def lookups(self) -> Iterator[Row]:
@@ -164,8 +205,14 @@ class Benchmark:
             probe.wait()
             times = probe.step()
         ratios = [shared / stock for stock, shared in zip(times['stock'], times['shared'])]
-        yield Row('get_data_info_us', 'get_data_info, us a call', **{kind: median(times[kind]) for kind in KINDS},
-                  kind='time', ratio=median(ratios), note='the ratio is the median of those of small blocks in turns')
+        yield Row(
+            'get_data_info_us',
+            'get_data_info, us a call',
+            **{kind: median(times[kind]) for kind in KINDS},
+            kind='time',
+            ratio=median(ratios),
+            note='the ratio is the median of those of small blocks in turns',
+        )
 
     # ---- processes that load
     @contextlib.contextmanager
@@ -203,7 +250,8 @@ class Benchmark:
             if (seen['digest'], seen['length']) != (reply['digest'], reply['length']):
                 raise DatasetsDifferError(
                     f'{self.job.file}: the samples of {kind} ({reply["length"]}) and of {other} ({seen["length"]}) '
-                    'are not equal, so there is nothing to compare')
+                    'are not equal, so there is nothing to compare'
+                )
         self._seen[kind] = reply
 
     def _reply(self, kind: str) -> Reply:
@@ -236,9 +284,19 @@ class Benchmark:
         cache = self._warm_cache()
         say(f'{kind}: {ranks} ranks x {self.job.workers} workers read everything')
         with contextlib.ExitStack() as stack:
-            probes = [stack.enter_context(Probe(
-                'rank', kind=kind, workers=self.job.workers, samples=self.job.images, empty=str(self.job.single),
-                **self._source(cache))) for _ in range(ranks)]
+            probes = [
+                stack.enter_context(
+                    Probe(
+                        'rank',
+                        kind=kind,
+                        workers=self.job.workers,
+                        samples=self.job.images,
+                        empty=str(self.job.single),
+                        **self._source(cache),
+                    )
+                )
+                for _ in range(ranks)
+            ]
             stages = [self._stage(probes, cache, start=stage > 0) for stage in range(6)]
         return Node.between(stages[:3], stages[3:], ranks, ranks * self.job.workers)
 
@@ -287,8 +345,12 @@ class Node:
 
 
 _MEASUREMENTS: Dict[str, Callable[[Benchmark], Iterator[Row]]] = {
-    'first-load': Benchmark.first_load, 'peak-memory': Benchmark.peak_memory, 'later-load': Benchmark.later_load,
-    'store-size': Benchmark.store_size, 'processes': Benchmark.processes, 'lookups': Benchmark.lookups,
+    'first-load': Benchmark.first_load,
+    'peak-memory': Benchmark.peak_memory,
+    'later-load': Benchmark.later_load,
+    'store-size': Benchmark.store_size,
+    'processes': Benchmark.processes,
+    'lookups': Benchmark.lookups,
 }
 
 
@@ -301,7 +363,7 @@ def _forget_pages(file: Path) -> None:
     """Have the kernel drop the file from its page cache."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        os.fsync(descriptor)      # pages that are not on the disk yet are kept
+        os.fsync(descriptor)  # pages that are not on the disk yet are kept
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)

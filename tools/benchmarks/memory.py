@@ -1,4 +1,5 @@
 """Memory of running processes, read from outside through Linux's ``/proc``."""
+
 from __future__ import annotations
 
 import contextlib
@@ -46,9 +47,12 @@ def of_processes(pids: Iterable[int]) -> Memory:
         with contextlib.suppress(*_GONE):
             lines = Path(f'/proc/{pid}/smaps_rollup').read_text(encoding='ascii').splitlines()[1:]
             values = {line.split(':')[0]: int(line.split()[1]) * 1024 / MB for line in lines}
-            if values:   # a process that is just ending has none
-                total += Memory(values.get('Pss_Anon', values['Anonymous']),
-                                values['Private_Clean'] + values['Private_Dirty'], values['Pss'])
+            if values:  # a process that is just ending has none
+                total += Memory(
+                    values.get('Pss_Anon', values['Anonymous']),
+                    values['Private_Clean'] + values['Private_Dirty'],
+                    values['Pss'],
+                )
     return total
 
 
@@ -57,8 +61,9 @@ def of_files(pids: Iterable[int], folder: Path) -> float:
     total = 0
     for pid in pids:
         with contextlib.suppress(*_GONE):
-            total += sum(mapping.pss for mapping in psutil.Process(pid).memory_maps()
-                         if mapping.path.startswith(f'{folder}/'))
+            total += sum(
+                mapping.pss for mapping in psutil.Process(pid).memory_maps() if mapping.path.startswith(f'{folder}/')
+            )
     return total / MB
 
 

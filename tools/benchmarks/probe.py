@@ -1,4 +1,5 @@
 """A measured process, as seen from the benchmark."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,14 +33,19 @@ class Probe:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         path = os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get('PYTHONPATH')]))
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / 'tasks.py'), task, json.dumps(settings)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._log, env={**os.environ, 'PYTHONPATH': path}, text=True,
-            start_new_session=True)
+            [sys.executable, str(HERE / 'tasks.py'), task, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, 'PYTHONPATH': path},
+            text=True,
+            start_new_session=True,
+        )
         self.pid = self._process.pid
 
     def go(self) -> None:
         """Let the task run to its next stop."""
-        with contextlib.suppress(BrokenPipeError):   # wait() tells why
+        with contextlib.suppress(BrokenPipeError):  # wait() tells why
             self._process.stdin.write('\n')
             self._process.stdin.flush()
 

@@ -1,4 +1,5 @@
 """What was measured, as a table and as JSON."""
+
 from __future__ import annotations
 
 import json
@@ -55,8 +56,10 @@ def table(rows: Sequence[Row]) -> str:
     lines += [(row.title, _figure(row.stock), _figure(row.shared), row.comparison()) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, tuple('-' * (width - 1) + ':' if i else '-' * width for i, width in enumerate(widths)))
-    text = [' | '.join(cell.rjust(width) if i else cell.ljust(width)
-                       for i, (cell, width) in enumerate(zip(line, widths))) for line in lines]
+    text = [
+        ' | '.join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths)))
+        for line in lines
+    ]
     notes = [f'- {row.title}: {row.note}' for row in rows if row.note]
     return '\n'.join([f'| {line} |' for line in text] + [''] * bool(notes) + notes)
 
@@ -64,8 +67,12 @@ def table(rows: Sequence[Row]) -> str:
 def machine() -> Dict[str, Any]:
     """Facts about this machine and the versions of what is measured."""
     cores = len(os.sched_getaffinity(0))
-    facts = {'cores': cores, 'memory_gb': round(psutil.virtual_memory().total / 1e9, 1), 'kernel': platform.release(),
-             'python': platform.python_version()}
+    facts = {
+        'cores': cores,
+        'memory_gb': round(psutil.virtual_memory().total / 1e9, 1),
+        'kernel': platform.release(),
+        'python': platform.python_version(),
+    }
     for package in ('numpy', 'torch', 'mmengine', 'mmdet'):
         try:
             facts[package] = version(package)

@@ -3,6 +3,7 @@
 A task is a generator. It imports first, then stops at each ``yield``, whose value goes to the benchmark as a line of
 JSON; while it waits there, the benchmark looks at its memory.
 """
+
 from __future__ import annotations
 
 import gc
@@ -23,12 +24,19 @@ Reply = Dict[str, Any]
 
 def make_dataset(kind: str, file: str, classes: Sequence[str], cache: str) -> Any:
     """The dataset: ``kind`` is stock or shared, with the filter that mmdet's training configs use."""
-    options = {'ann_file': file, 'data_prefix': {'img': 'img'}, 'metainfo': {'classes': tuple(classes)},
-               'filter_cfg': {'filter_empty_gt': True, 'min_size': 32}, 'pipeline': []}
+    options = {
+        'ann_file': file,
+        'data_prefix': {'img': 'img'},
+        'metainfo': {'classes': tuple(classes)},
+        'filter_cfg': {'filter_empty_gt': True, 'min_size': 32},
+        'pipeline': [],
+    }
     if kind == 'stock':
         from mmdet.datasets import CocoDataset
+
         return CocoDataset(**options)
     from mmshared.datasets import SharedCocoDataset
+
     return SharedCocoDataset(**options, cache_dir=cache)
 
 
@@ -36,6 +44,7 @@ def import_all(kinds: Sequence[str]) -> None:
     """What a training process has imported anyway, and the classes to be measured."""
     import mmdet.datasets  # noqa: F401
     import torch.utils.data  # noqa: F401
+
     if 'shared' in kinds:
         import mmshared.datasets  # noqa: F401
     gc.collect()
@@ -68,7 +77,7 @@ def rank(kind: str, workers: int, samples: int, empty: str, file: str, **source:
     what the processes cost without a dataset. With no workers the rank itself reads.
     """
     import_all([kind])
-    _read_everything(make_dataset(kind, empty, **source), workers, 1)     # what is imported and kept at first use
+    _read_everything(make_dataset(kind, empty, **source), workers, 1)  # what is imported and kept at first use
     for path in (empty, file):
         gc.collect()
         yield {}
@@ -101,8 +110,9 @@ def _read_everything(dataset: Any, workers: int, samples: int) -> Tuple[object, 
                 for _ in range(max(1, workers)):
                     yield list(range(start, min(start + BATCH, samples)))
 
-    loader = DataLoader(Reads(), batch_sampler=Batches(), num_workers=workers, persistent_workers=workers > 0,
-                        collate_fn=list)
+    loader = DataLoader(
+        Reads(), batch_sampler=Batches(), num_workers=workers, persistent_workers=workers > 0, collate_fn=list
+    )
     reads: Dict[int, int] = {}
     batches = iter(loader)
     for pids in batches:
@@ -119,13 +129,13 @@ def lookups(file: str, **source: Any) -> Iterator[Reply]:
     yield {}
     datasets = {kind: make_dataset(kind, file, **source) for kind in ('stock', 'shared')}
     length = len(datasets['stock'])
-    for index in range(length):             # as in training, each sample has been read before, though not just now
+    for index in range(length):  # as in training, each sample has been read before, though not just now
         for dataset in datasets.values():
             dataset.get_data_info(index)
     indices = random.Random(0).choices(range(length), k=BLOCK * BLOCKS)
     times: Dict[str, List[float]] = {'stock': [], 'shared': []}
     for number in range(BLOCKS):
-        block = indices[number * BLOCK:(number + 1) * BLOCK]
+        block = indices[number * BLOCK : (number + 1) * BLOCK]
         for kind in ('stock', 'shared') if number % 2 else ('shared', 'stock'):
             get = datasets[kind].get_data_info
             start = time.thread_time()
@@ -141,7 +151,7 @@ TASKS = {task.__name__: task for task in (load, rank, lookups)}
 def main() -> None:
     """Run the task named on the command line; each line on stdin lets it run on, the end of stdin ends it."""
     replies = os.fdopen(os.dup(1), 'w')
-    os.dup2(2, 1)      # what libraries print is no reply
+    os.dup2(2, 1)  # what libraries print is no reply
     for reply in TASKS[sys.argv[1]](**json.loads(sys.argv[2])):
         replies.write(json.dumps(reply) + '\n')
         replies.flush()

@@ -4,6 +4,7 @@ One process builds for all on its node. When the build fails, those who waited m
 parsing the same bad file once more each, so the builder leaves its exception as plain JSON (never a pickle) in the
 lock file, and they rebuild it from there.
 """
+
 from __future__ import annotations
 
 import builtins
@@ -14,8 +15,7 @@ import sys
 from typing import Any, Dict, Optional
 
 MAX_TEXT = 4000  # characters of an exception's text that are passed on
-SPACE_ERRNOS = frozenset(
-    getattr(errno, name) for name in ('ENOSPC', 'EDQUOT', 'EFBIG') if hasattr(errno, name))
+SPACE_ERRNOS = frozenset(getattr(errno, name) for name in ('ENOSPC', 'EDQUOT', 'EFBIG') if hasattr(errno, name))
 HOW_TO_MOVE = "set the environment variable MMSHARED_CACHE, or cache_dir in the dataset's config, to a folder"
 
 
@@ -75,10 +75,12 @@ def explain(error: OSError, folder: os.PathLike, source: str, need: Optional[int
         wants = '' if need is None else f' It needs at most about {size_text(need)}, the size of that file.'
         return CacheSpaceError(
             f'No space in the cache folder {folder} ({reason}{have}) for the annotation store of {source}.{wants} '
-            f'Make room there, or {HOW_TO_MOVE} with more space.')
+            f'Make room there, or {HOW_TO_MOVE} with more space.'
+        )
     return CacheAccessError(
         f'Cannot write the annotation store of {source} in the cache folder {folder}: {reason}. '
-        f'Make it writable, or {HOW_TO_MOVE} that is.')
+        f'Make it writable, or {HOW_TO_MOVE} that is.'
+    )
 
 
 def to_note(error: BaseException) -> Dict[str, Any]:
@@ -86,7 +88,8 @@ def to_note(error: BaseException) -> Dict[str, Any]:
     note: Dict[str, Any] = {
         'module': type(error).__module__,
         'class': type(error).__qualname__,
-        'text': str(error)[:MAX_TEXT]}
+        'text': str(error)[:MAX_TEXT],
+    }
     plain = all(isinstance(arg, (str, int, type(None))) for arg in error.args)
     if plain and error.args != (note['text'],) and len(repr(error.args)) <= MAX_TEXT:
         note['args'] = list(error.args)
@@ -104,7 +107,7 @@ def from_note(note: Dict[str, Any]) -> Exception:
     for part in str(note.get('class')).split('.'):
         found = getattr(found, part, None)
     bases = found.__mro__ if isinstance(found, type) and issubclass(found, Exception) else ()
-    for base in bases[:bases.index(Exception)] if bases else ():
+    for base in bases[: bases.index(Exception)] if bases else ():
         for args in (note.get('args'), [text]):
             try:
                 error = base(*args)  # type: ignore[misc]

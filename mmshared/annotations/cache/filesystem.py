@@ -3,6 +3,7 @@
 A home on NFS is normal on a cluster. Mapping a store from there costs the network for every page fault, and file locks
 there range from slow to hanging, so the cache goes to a local disk unless the user asked for that very folder.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -13,15 +14,44 @@ from typing import Optional
 
 # f_type of statfs(2), as in linux/magic.h and the file systems' own sources.
 _NETWORK_MAGIC = {
-    0x6969: 'nfs', 0x517B: 'smb', 0xFF534D42: 'cifs', 0xFE534D42: 'smb', 0x564C: 'ncp', 0x73757245: 'coda',
-    0x5346414F: 'afs', 0x6B414653: 'afs', 0x01021997: '9p', 0x00C36400: 'ceph', 0x0BD00BD0: 'lustre',
-    0x47504653: 'gpfs', 0x7461636F: 'ocfs2', 0x01161970: 'gfs2', 0x19830326: 'beegfs', 0xAAD7AAEA: 'panfs',
-    0x20030528: 'orangefs', 0xBEEFDEAD: 'snfs', 0x013111A8: 'ibrix'}
+    0x6969: 'nfs',
+    0x517B: 'smb',
+    0xFF534D42: 'cifs',
+    0xFE534D42: 'smb',
+    0x564C: 'ncp',
+    0x73757245: 'coda',
+    0x5346414F: 'afs',
+    0x6B414653: 'afs',
+    0x01021997: '9p',
+    0x00C36400: 'ceph',
+    0x0BD00BD0: 'lustre',
+    0x47504653: 'gpfs',
+    0x7461636F: 'ocfs2',
+    0x01161970: 'gfs2',
+    0x19830326: 'beegfs',
+    0xAAD7AAEA: 'panfs',
+    0x20030528: 'orangefs',
+    0xBEEFDEAD: 'snfs',
+    0x013111A8: 'ibrix',
+}
 _FUSE_MAGIC = 0x65735546
 # File systems in user space that sit on a local disk; any other one (sshfs, s3fs, gcsfuse, glusterfs...) may be remote.
-_LOCAL_FUSE = frozenset((
-    'virtiofs', 'fuseblk', 'fuse.fuse-overlayfs', 'fuse.mergerfs', 'fuse.ntfs-3g', 'fuse.exfat', 'fuse.bindfs',
-    'fuse.encfs', 'fuse.gocryptfs', 'fuse.cryfs', 'fuse.squashfuse', 'fuse.unionfs'))
+_LOCAL_FUSE = frozenset(
+    (
+        'virtiofs',
+        'fuseblk',
+        'fuse.fuse-overlayfs',
+        'fuse.mergerfs',
+        'fuse.ntfs-3g',
+        'fuse.exfat',
+        'fuse.bindfs',
+        'fuse.encfs',
+        'fuse.gocryptfs',
+        'fuse.cryfs',
+        'fuse.squashfuse',
+        'fuse.unionfs',
+    )
+)
 _NETWORK_NAMES = frozenset(('nfs', 'nfs4', 'cifs', 'smb3', 'wekafs', 'lustre', 'gpfs', 'beegfs', 'afs', 'pvfs2'))
 
 

@@ -3,6 +3,7 @@
 Cleaning up takes the exclusive lock, so it can never remove a store in use, and a crashed user holds nothing. The lock
 belongs to the open file: workers forked after :func:`hold` share it and keep it alive, others take their own.
 """
+
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,5 @@
 """What lies in a cache folder, and removing what nobody needs: never a store in use."""
+
 from __future__ import annotations
 
 import contextlib
@@ -46,8 +47,9 @@ def entries(folder: Path, describe: Optional[Callable[[Path], Optional[str]]] = 
             info = path.stat()
             size = info.st_size + sum(part.stat().st_size for part in _derived_from(path))
             source = (describe(path) if describe else None) or path.stem.rpartition('-v')[0] or path.stem
-            found.append(Entry(path, source, size, info.st_mtime, max(info.st_atime, info.st_mtime),
-                               holds.in_use(path)))
+            found.append(
+                Entry(path, source, size, info.st_mtime, max(info.st_atime, info.st_mtime), holds.in_use(path))
+            )
     return found
 
 
@@ -101,8 +103,11 @@ def forget_derived(store: Path) -> None:
 
 
 def _derived_from(store: Path) -> List[Path]:
-    return [path for path in _files(store.parent)
-            if path.suffix == DERIVED_SUFFIX and path.name.startswith(f'{store.name}.')]
+    return [
+        path
+        for path in _files(store.parent)
+        if path.suffix == DERIVED_SUFFIX and path.name.startswith(f'{store.name}.')
+    ]
 
 
 def _remove_orphans(folder: Path) -> None:

@@ -5,6 +5,7 @@ the next job. Launchers leave identifiers in the environment, but most of them c
 'none', ports and process ids are used anew. So an identifier counts only among processes that live at the same time
 (see :mod:`.notes`), on one boot of one node, in one network namespace, where no two jobs listen on one port.
 """
+
 from __future__ import annotations
 
 import multiprocessing
@@ -17,7 +18,8 @@ _LAUNCHERS = (
     ('WORLD_SIZE', ('TORCHELASTIC_RUN_ID', 'MASTER_ADDR', 'MASTER_PORT')),
     ('SLURM_STEP_NUM_TASKS', ('SLURM_JOB_ID', 'SLURM_STEP_ID')),
     ('OMPI_COMM_WORLD_SIZE', ('PMIX_NAMESPACE',)),
-    ('WORLD_SIZE', ('MASTER_ADDR', 'MASTER_PORT')))
+    ('WORLD_SIZE', ('MASTER_ADDR', 'MASTER_PORT')),
+)
 
 
 def job_key() -> str:

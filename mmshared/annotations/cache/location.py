@@ -4,6 +4,7 @@ In order: the one that the user named, else the usual place in the home; then a 
 when the former cannot be written or is on a network file system. A folder that somebody else could write is never
 written: whoever can swap the files of a cache decides what everybody trains on.
 """
+
 from __future__ import annotations
 
 import contextlib

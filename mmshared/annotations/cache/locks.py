@@ -7,6 +7,7 @@ must not keep it), and file systems where ``flock`` hangs, fails or does nothing
 
 Windows has no ``flock``: there :data:`SUPPORTED` is False, nothing is locked, and each process builds for itself.
 """
+
 from __future__ import annotations
 
 import functools

@@ -4,6 +4,7 @@ A plain Python program shows only warnings of a logger that nobody configured, a
 own, not the root one: 'still building, 40 %' would go nowhere. Whoever has configured logging (a handler or a level for
 'mmshared' or the root) gets exactly what they asked for. Otherwise the line goes to stderr, and no logger is changed.
 """
+
 from __future__ import annotations
 
 import logging

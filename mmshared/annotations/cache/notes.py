@@ -3,6 +3,7 @@
 Like everything here, a note's life hangs on a lock: each process that reads it holds the file, shared, until it ends.
 A note that nobody holds belongs to a job that is over. It is never read, and whoever comes across it removes it.
 """
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """Do a piece of work once for all processes of this node: no barrier, no rank arithmetic, no torch.distributed."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,8 +16,12 @@ class LookAgain(Exception):
     """Raised by the work to say that it has become pointless. Not a failure: those who wait look for themselves."""
 
 
-def once(lock: Union[BuildLock, NoLock], find: Callable[[], Optional[T]], make: Callable[[], T],
-         waiting: Callable[[Note], None]) -> T:
+def once(
+    lock: Union[BuildLock, NoLock],
+    find: Callable[[], Optional[T]],
+    make: Callable[[], T],
+    waiting: Callable[[Note], None],
+) -> T:
     """The result of the work, made by this process or by the one that has the lock.
 
     Args:
@@ -46,7 +51,8 @@ def once(lock: Union[BuildLock, NoLock], find: Callable[[], Optional[T]], make: 
         if isinstance(note.get('error'), dict):
             raise errors.from_note(note['error']) from errors.BuildFailedError(
                 f'Process {note["error"].get("pid")} failed while it built this for all processes of the node; '
-                'its traceback shows where.')
+                'its traceback shows where.'
+            )
 
 
 def _leave(lock: Union[BuildLock, NoLock], error: Exception) -> None:

@@ -1,4 +1,5 @@
 """Signs of life: what the one who builds shows, and what those who wait for it say."""
+
 from __future__ import annotations
 
 import contextlib
@@ -41,8 +42,11 @@ class Progress:
         self._announced = (size or 0) > LARGE_BYTES
         self._leave(0, size or 0)
         if self._announced:
-            say('reading %s (%s) into a memory-mapped store, once for all processes of this node',
-                label, size_text(size or 0))
+            say(
+                'reading %s (%s) into a memory-mapped store, once for all processes of this node',
+                label,
+                size_text(size or 0),
+            )
 
     def __call__(self, done: int, total: int) -> None:
         """``done`` of ``total`` units (bytes of the source, as a rule) are read; may be called as often as you like."""
@@ -78,8 +82,9 @@ class Progress:
 
     def _leave(self, done: int, total: int) -> None:
         with contextlib.suppress(OSError):
-            self._lock.leave({'pid': os.getpid(), 'host': socket.gethostname(), 'since': self._since,
-                              'done': done, 'total': total})
+            self._lock.leave(
+                {'pid': os.getpid(), 'host': socket.gethostname(), 'since': self._since, 'done': done, 'total': total}
+            )
 
     def _text(self, done: int, total: int) -> str:
         rate = done / max(time.monotonic() - self._began, 1e-3)
@@ -111,8 +116,15 @@ class Waiting:
         pid, done, total = note.get('pid'), note.get('done') or 0, note.get('total') or 0
         who = f'process {pid} on {note.get("host")}' if pid else 'another process'
         age = f', which began {time.time() - note["since"]:.0f} s ago' if 'since' in note else ''
-        say('waiting for %s%s, to build the store of %s: %s%s (waited %.0f s)', who, age, self._label,
-            _share(done, total), f'of {size_text(total)}' if total else 'begun', now - self._began)
+        say(
+            'waiting for %s%s, to build the store of %s: %s%s (waited %.0f s)',
+            who,
+            age,
+            self._label,
+            _share(done, total),
+            f'of {size_text(total)}' if total else 'begun',
+            now - self._began,
+        )
 
 
 def _share(done: int, total: int) -> str:

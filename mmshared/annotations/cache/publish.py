@@ -4,6 +4,7 @@ A draft has no name until it is published, so a crash at any moment leaves nothi
 file with its last descriptor. Where the file system cannot do that, a draft has a temporary name and a lock; one whose
 lock is free belongs to a process that died, and :func:`sweep` removes it.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -25,8 +26,9 @@ _ABANDONED_SECONDS = 24 * 3600.0  # for drafts where no lock can tell
 _BUFFER = 1 << 20
 _CLOEXEC = getattr(os, 'O_CLOEXEC', 0)
 # What a file system (or an odd sandbox) answers if it cannot make, or cannot name, a nameless file.
-_CANNOT = frozenset((errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EXDEV, errno.ENOSYS,
-                     errno.EMLINK))
+_CANNOT = frozenset(
+    (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EMLINK)
+)
 
 
 class Draft:

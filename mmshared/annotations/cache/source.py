@@ -4,6 +4,7 @@ Size and modification time are not enough: ``rsync -t``, ``cp -p`` or a restored
 the inode cannot be set by a program, and a hash of some blocks covers file systems that have neither. The device number
 is left out on purpose: it differs between nodes and between boots for the same file on the same file system.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -56,8 +57,12 @@ class Fingerprint:
             info = os.fstat(file.fileno())
             digest = _sample(file, info.st_size)
         facts = (
-            ('size', info.st_size), ('mtime_ns', info.st_mtime_ns), ('ctime_ns', info.st_ctime_ns),
-            ('inode', info.st_ino), ('blocks', digest))
+            ('size', info.st_size),
+            ('mtime_ns', info.st_mtime_ns),
+            ('ctime_ns', info.st_ctime_ns),
+            ('inode', info.st_ino),
+            ('blocks', digest),
+        )
         return cls(real, facts, info.st_size, is_file=True)
 
     def again(self) -> Fingerprint:

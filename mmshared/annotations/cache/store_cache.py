@@ -4,6 +4,7 @@ It knows nothing of what a store holds: a callback writes it, another tells whet
 guarantees is that a store is visible only when complete and synced, that its name never changes content, that one
 process builds while the others wait, and that a crash at any moment leaves nothing half done.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -91,7 +92,8 @@ class StoreCache:
                 say('%s changed while it was read, starting again', mark.source)
         raise SourceChangedError(
             f'The annotation file {mark.source} changed each of the {ATTEMPTS} times it was read. Something is still '
-            'writing it: start when it is complete.')
+            'writing it: start when it is complete.'
+        )
 
     def acquire(self, source: SourceArg, build: Build, check: Check) -> Hold:
         """As :meth:`get`, and hold the store at once, so that nobody can remove it before it is mapped."""
@@ -108,8 +110,9 @@ class StoreCache:
             return None if path is None else hold(path)
         return None
 
-    def once_per_job(self, key: str, label: str, make: Callable[[Path], Tuple[str, T]],
-                     use: Callable[[str], Optional[T]]) -> T:
+    def once_per_job(
+        self, key: str, label: str, make: Callable[[Path], Tuple[str, T]], use: Callable[[str], Optional[T]]
+    ) -> T:
         """What ``make`` gives, run by one process of each job (:func:`~.job.job_key`) on this node.
 
         Where no file locks work, every process runs it.
@@ -182,8 +185,12 @@ class StoreCache:
 
     def list(self, describe: Optional[Callable[[Path], Optional[str]]] = None) -> List[Entry]:
         """The stores in all folders. ``describe(path)`` may give the source's path as the store itself knows it."""
-        return [entry for folder in self.folders() if folder.readable()
-                for entry in inventory.entries(folder.path, describe)]
+        return [
+            entry
+            for folder in self.folders()
+            if folder.readable()
+            for entry in inventory.entries(folder.path, describe)
+        ]
 
     def prune(self, unused_seconds: Optional[float] = None, max_bytes: Optional[int] = None) -> List[Entry]:
         """Remove stores not used for so long, and the longest unused ones beyond ``max_bytes``; never one in use.
@@ -193,8 +200,12 @@ class StoreCache:
         Returns:
             The stores that were removed.
         """
-        return [entry for folder in self.folders() if folder.readable() and folder.problem() is None
-                for entry in inventory.prune(folder.path, unused_seconds, max_bytes)]
+        return [
+            entry
+            for folder in self.folders()
+            if folder.readable() and folder.problem() is None
+            for entry in inventory.prune(folder.path, unused_seconds, max_bytes)
+        ]
 
     def clear(self) -> List[Entry]:
         """Remove every store that is not in use; returns those."""
@@ -212,8 +223,14 @@ class StoreCache:
                 break
         return None
 
-    def _anywhere(self, name: str, label: str, find: Callable[[], Optional[T]], make: Callable[..., T],
-                  home: Optional[Folder] = None) -> T:
+    def _anywhere(
+        self,
+        name: str,
+        label: str,
+        find: Callable[[], Optional[T]],
+        make: Callable[..., T],
+        home: Optional[Folder] = None,
+    ) -> T:
         """Make the file in the first folder that can take it, once for all processes."""
         full: Optional[CacheSpaceError] = None
         reasons: List[str] = []
@@ -236,7 +253,8 @@ class StoreCache:
             raise full
         raise CacheAccessError(
             f'No folder for the annotation cache can be written: {"; ".join(reasons)}. Set the environment variable '
-            f"{ENV}, or cache_dir in the dataset's config, to a folder of yours that others cannot write.")
+            f"{ENV}, or cache_dir in the dataset's config, to a folder of yours that others cannot write."
+        )
 
     def _writable(self, reasons: List[str], home: Optional[Folder]) -> Iterator[Folder]:
         """The folders that can be written, best first; ``reasons`` gets why those before were passed over."""
@@ -276,7 +294,8 @@ class StoreCache:
             if not _passes(check, path):
                 os.unlink(path)
                 raise CacheError(
-                    f'The store just built for {mark.source} is refused by its own check. Please report this.')
+                    f'The store just built for {mark.source} is refused by its own check. Please report this.'
+                )
             inventory.forget_derived(path)
             inventory.remove_superseded(path, mark.prefix(self.version))
             sweep(folder)
@@ -288,8 +307,9 @@ class StoreCache:
             progress.close()
 
 
-def _publish(path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any],
-             finish: Callable[[int], Any]) -> Path:
+def _publish(
+    path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any], finish: Callable[[int], Any]
+) -> Path:
     """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
 
     ``finish(size)`` is called while nobody can remove the published file.

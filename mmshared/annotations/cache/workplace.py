@@ -3,6 +3,7 @@
 Such code picks names by the ``tempfile`` module and keeps files without a lock, so if it is killed nobody can tell that
 they are leftovers. In a folder of their own, with a lock on the folder, :func:`.publish.sweep` can.
 """
+
 from __future__ import annotations
 
 import contextlib

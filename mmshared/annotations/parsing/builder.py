@@ -3,6 +3,7 @@
 Pass one streams the file onto scratch files, in its own order; pass two (:mod:`.writer`) writes each column grouped
 by image, so that whatever belongs to one image lies together. Only a few numbers per annotation are ever in memory.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,8 +24,9 @@ Progress = Callable[[int, int], None]
 Scratch = Callable[[], BinaryIO]
 
 
-def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
-                progress: Optional[Progress] = None) -> Optional[AnnotationFileError]:
+def build_store(
+    source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch, progress: Optional[Progress] = None
+) -> Optional[AnnotationFileError]:
     """Parses the COCO file ``source`` and writes its store.
 
     Args:
@@ -47,7 +49,8 @@ def build_store(source: BinaryIO, path: str, out: BinaryIO, scratch: Scratch,
             cursor.offset = tables.take(file, key, offset, progress)
         tables.check()
         return StoreWriter(tables.images, tables.annotations, ContainerWriter(out), scratch).write(
-            {'source': path, 'sections': tables.sections}, tables.top)
+            {'source': path, 'sections': tables.sections}, tables.top
+        )
 
 
 @contextlib.contextmanager
@@ -102,8 +105,11 @@ class _Tables:
             value, end = file.value(offset, key)
             self.top[key] = file.read(offset, end - offset)
             # what can be iterated, and holds nothing, is as good as an empty list
-            self._faults[key] = None if value in ({}, '') else AnnotationFileError(
-                self._path, f'is {shorten(value)}, should be a list of objects', key)
+            self._faults[key] = (
+                None
+                if value in ({}, '')
+                else AnnotationFileError(self._path, f'is {shorten(value)}, should be a list of objects', key)
+            )
             return end
         elements, self._faults[key] = Elements(file, offset, table.schema.decode, key), None
         for batch in elements:

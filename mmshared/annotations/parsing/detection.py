@@ -4,6 +4,7 @@ The rule is that of ``CocoDataset.parse_data_info`` (mmdet 3.x): not ``ignore``,
 above zero, width and height of at least one pixel, and a category that is asked for. All but the last is the same for
 every data set that uses the file, so it is worked out once, when the store is built.
 """
+
 from __future__ import annotations
 
 from typing import Any, Dict

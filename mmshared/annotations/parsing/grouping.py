@@ -1,4 +1,5 @@
 """Annotations by image: which image each belongs to, and the order in which those of one image lie together."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -20,6 +21,7 @@ class Groups(NamedTuple):
         image: int64, shape (A,): the group of each annotation of ``order``; I for unknown images.
         of_record: int64, shape (R,): the group of each image record.
     """
+
     first: np.ndarray
     last: np.ndarray
     order: np.ndarray
@@ -33,8 +35,9 @@ class Groups(NamedTuple):
         return self.first.size
 
 
-def group_by_image(images: np.ndarray, images_coded: np.ndarray, annotations: np.ndarray,
-                   annotations_coded: np.ndarray) -> Groups:
+def group_by_image(
+    images: np.ndarray, images_coded: np.ndarray, annotations: np.ndarray, annotations_coded: np.ndarray
+) -> Groups:
     """Groups annotations by the keys (of one :class:`~.ids.IdTable`) of their images.
 
     Args:
@@ -64,7 +67,7 @@ def _lookup(unique: np.ndarray, group: np.ndarray, keys: np.ndarray) -> np.ndarr
     if not unique.size:
         return np.zeros(keys.size, np.int64)
     low, span = int(unique[0]), int(unique[-1]) - int(unique[0])
-    if span < 32 * unique.size + 1024:                    # a table beats a search where the ids are dense
+    if span < 32 * unique.size + 1024:  # a table beats a search where the ids are dense
         table = np.full(span + 2, unique.size)
         table[unique - low] = group
         inside = (keys >= low) & (keys <= int(unique[-1]))

@@ -1,4 +1,5 @@
 """Identifiers as integers: what Python's ``==`` and ``hash`` take for the same id gets the same key."""
+
 from __future__ import annotations
 
 import json
@@ -79,8 +80,9 @@ class CodeTable:
         return np.frombuffer(codes, np.int32)
 
 
-def join_keys(keys: np.ndarray, coded: np.ndarray, others: np.ndarray, others_coded: np.ndarray
-              ) -> Tuple[np.ndarray, np.ndarray]:
+def join_keys(
+    keys: np.ndarray, coded: np.ndarray, others: np.ndarray, others_coded: np.ndarray
+) -> Tuple[np.ndarray, np.ndarray]:
     """Two arrays of keys of one :class:`IdTable` such that plain and coded ones cannot be taken for each other."""
     anywhere = coded.any() or others_coded.any()
     if not anywhere or (coded.all() and others_coded.all()):
@@ -88,9 +90,11 @@ def join_keys(keys: np.ndarray, coded: np.ndarray, others: np.ndarray, others_co
     plain = np.concatenate([keys[~coded], others[~others_coded]])
     count = 1 + max(int(part.max(initial=0)) for part in (keys[coded], others[others_coded]))
     offset = int(plain.max(initial=0)) + 1
-    if offset + count > _INT64:                # no room above them: their ranks do as well
+    if offset + count > _INT64:  # no room above them: their ranks do as well
         ranks = np.unique(plain)
-        keys, others = (np.where(is_code, part, np.searchsorted(ranks, part))
-                        for part, is_code in ((keys, coded), (others, others_coded)))
+        keys, others = (
+            np.where(is_code, part, np.searchsorted(ranks, part))
+            for part, is_code in ((keys, coded), (others, others_coded))
+        )
         offset = ranks.size
     return np.where(coded, keys + offset, keys), np.where(others_coded, others + offset, others)

@@ -3,6 +3,7 @@
 Everything here is per piece of the file, so that memory does not depend on its size. A record is *plain* when its
 values fit the columns; any other is *odd*: its whole text is kept, and its row holds only what groups it.
 """
+
 from __future__ import annotations
 
 import json
@@ -23,13 +24,38 @@ from .numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
 from .schema import ANNOTATION, IMAGE, Schema, object_text
 from .stream import Odd
 
-ANNOTATION_ROW = np.dtype([
-    ('id', '<i8'), ('image', '<i8'), ('area', '<f8'), ('bbox', '<f8', 4), ('category', '<i4'), ('base', '<i4'),
-    ('coords', '<u4'), ('polygons', '<u4'), ('bits', '<u4'), ('rle', '<u4'), ('extra', '<u4'), ('raw', '<u4'),
-    ('code', 'u1'), ('flags', 'u1'), ('types', 'u1'), ('kind', 'u1'), ('coded', 'u1')])
-IMAGE_ROW = np.dtype([
-    ('id', '<i8'), ('height', '<i4'), ('width', '<i4'), ('name', '<u4'), ('extra', '<u4'), ('raw', '<u4'),
-    ('coded', 'u1')])
+ANNOTATION_ROW = np.dtype(
+    [
+        ('id', '<i8'),
+        ('image', '<i8'),
+        ('area', '<f8'),
+        ('bbox', '<f8', 4),
+        ('category', '<i4'),
+        ('base', '<i4'),
+        ('coords', '<u4'),
+        ('polygons', '<u4'),
+        ('bits', '<u4'),
+        ('rle', '<u4'),
+        ('extra', '<u4'),
+        ('raw', '<u4'),
+        ('code', 'u1'),
+        ('flags', 'u1'),
+        ('types', 'u1'),
+        ('kind', 'u1'),
+        ('coded', 'u1'),
+    ]
+)
+IMAGE_ROW = np.dtype(
+    [
+        ('id', '<i8'),
+        ('height', '<i4'),
+        ('width', '<i4'),
+        ('name', '<u4'),
+        ('extra', '<u4'),
+        ('raw', '<u4'),
+        ('coded', 'u1'),
+    ]
+)
 
 
 class Spool:
@@ -71,7 +97,7 @@ class DecimalRange:
         low, high = self._low * scale, self._high * scale
         if low > high:
             return np.dtype('<u2'), scale
-        if max(-low, high) > (1 << 31) - 1:       # a value that fitted the scale before it had to grow
+        if max(-low, high) > (1 << 31) - 1:  # a value that fitted the scale before it had to grow
             return np.dtype('<f8'), 0
         return np.dtype('<u2' if low >= 0 and high <= 65535 else '<i4'), scale
 
@@ -124,7 +150,7 @@ class _Ingest:
             position = self.count + i
             if not isinstance(element.value, dict):
                 raise self.error(position, None, f'is {shorten(element.value)}, should be an object')
-            self._odd_row(merged[i:i + 1], position, element.value)
+            self._odd_row(merged[i : i + 1], position, element.value)
             merged['raw'][i] = len(element.text)
             self.spools['raw'].write(element.text)
         return merged
@@ -208,7 +234,7 @@ class AnnotationIngest(_Ingest):
         if (lengths != 4).any():
             raise NotPlain('a box without four numbers')
         flags = self._flags(records)
-        self._segmentations(columns, [r.segmentation for r in records])      # the last that may raise NotPlain
+        self._segmentations(columns, [r.segmentation for r in records])  # the last that may raise NotPlain
         columns['flags'] = flags
         columns['area'], columns['bbox'] = area.values, boxes.values.reshape(-1, 4)
         self.area.add(area.values)
@@ -274,16 +300,19 @@ class AnnotationIngest(_Ingest):
         columns['types'] |= (some & (integers == counts)).astype(np.uint8) * np.uint8(COORDS_INT)
         for i in np.flatnonzero(some & (integers < counts)):
             columns['types'][i] |= COORDS_MIXED
-            bits = np.packbits(is_int[first[i]:last[i]])
+            bits = np.packbits(is_int[first[i] : last[i]])
             columns['bits'][i] = bits.size
             self.spools['bits'].write(bits)
 
     def _is_plain(self, record: Any) -> bool:
         box, area = json.loads(bytes(record.bbox)), json.loads(bytes(record.area))
         polygons = [json.loads(bytes(p)) for p in record.segmentation] if type(record.segmentation) is list else []
-        return (all(_is_flag(v) for v in (record.iscrowd, record.ignore)) and _is_number(area)
-                and all(isinstance(p, list) and all(map(_is_number, p)) for p in (box, *polygons))
-                and len(box) == 4)
+        return (
+            all(_is_flag(v) for v in (record.iscrowd, record.ignore))
+            and _is_number(area)
+            and all(isinstance(p, list) and all(map(_is_number, p)) for p in (box, *polygons))
+            and len(box) == 4
+        )
 
     def _odd_row(self, row: np.ndarray, position: int, value: Dict[str, Any]) -> None:
         row['flags'] = ODD

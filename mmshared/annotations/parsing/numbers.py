@@ -3,6 +3,7 @@
 ``simdjson`` flattens nested lists of numbers in C; where a list ended and whether a number was written as an integer
 (``12`` against ``12.0``, which Python's ``json`` tells apart and so must we) is read off the text itself.
 """
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional, Sequence
@@ -33,6 +34,7 @@ class Numbers(NamedTuple):
         values: float64, shape (N,), each the double that Python's ``json`` would give (integers converted).
         is_int: bool, shape (N,), True where the text was an integer; None if nowhere.
     """
+
     values: np.ndarray
     is_int: Optional[np.ndarray]
 
@@ -40,16 +42,16 @@ class Numbers(NamedTuple):
 def _flatten(text: bytes) -> np.ndarray:
     try:
         return np.frombuffer(_parser.parse(text).as_buffer(of_type='d'), np.float64)
-    except (ValueError, RuntimeError, TypeError) as error:   # simdjson's own errors are spread over these
+    except (ValueError, RuntimeError, TypeError) as error:  # simdjson's own errors are spread over these
         raise NotPlain(str(error)) from None
 
 
 def _integers(codes: np.ndarray, values: np.ndarray, marks: int = 0) -> Optional[np.ndarray]:
     """Which numbers of the text ``codes`` (uint8) are written without fraction and exponent; None if none is."""
-    if np.count_nonzero(codes == 0x2e) == values.size - marks:      # a dot in each
+    if np.count_nonzero(codes == 0x2E) == values.size - marks:  # a dot in each
         return None
     is_number = _IS_NUMBER[codes]
-    starts = np.flatnonzero(is_number[1:] & ~is_number[:-1]) + 1   # text begins with '[': never at 0
+    starts = np.flatnonzero(is_number[1:] & ~is_number[:-1]) + 1  # text begins with '[': never at 0
     if starts.size != values.size:
         raise NotPlain('not only numbers')
     is_int = np.ones(values.size, bool)
@@ -64,7 +66,7 @@ def parse_scalars(texts: Sequence[Any]) -> Numbers:
     text = b'[' + b','.join(texts) + b']'
     values = _flatten(text)
     codes = np.frombuffer(text, np.uint8)
-    if values.size != len(texts) or np.count_nonzero(codes == 0x5b) != 1:
+    if values.size != len(texts) or np.count_nonzero(codes == 0x5B) != 1:
         raise NotPlain('not a number each')
     return Numbers(values, _integers(codes, values))
 
@@ -78,7 +80,7 @@ def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
     text = b'[' + _BETWEEN.join(texts) + _END
     values, codes = _flatten(text), np.frombuffer(text, np.uint8)
     starts_a_list = text.startswith(b'[[') and text.count(_BETWEEN + b'[') == len(texts) - 1
-    if not starts_a_list or np.count_nonzero(codes == 0x5b) != len(texts) + 1:
+    if not starts_a_list or np.count_nonzero(codes == 0x5B) != len(texts) + 1:
         raise NotPlain('not a flat list each')
     is_mark = values == _MARK
     ends = np.flatnonzero(is_mark)

@@ -1,4 +1,5 @@
 """The keys of annotation and image records, and a decoder for each that learns further keys as it meets them."""
+
 from __future__ import annotations
 
 import functools
@@ -11,12 +12,18 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 #: An id that fits a column; others stay text.
-_Id = Union[Annotated[int, Meta(ge=-2 ** 63, le=2 ** 63 - 1)], str]
-_Pixels = Annotated[int, Meta(ge=-2 ** 31, le=2 ** 31 - 1)]
+_Id = Union[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)], str]
+_Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 _Flag = Union[int, bool, None, UnsetType]
 ANNOTATION: Dict[str, Any] = {
-    'id': _Id, 'image_id': _Id, 'category_id': _Id, 'bbox': Raw, 'area': Raw,
-    'iscrowd': _Flag, 'ignore': _Flag, 'segmentation': Union[List[Raw], Dict[str, Raw], None, UnsetType],
+    'id': _Id,
+    'image_id': _Id,
+    'category_id': _Id,
+    'bbox': Raw,
+    'area': Raw,
+    'iscrowd': _Flag,
+    'ignore': _Flag,
+    'segmentation': Union[List[Raw], Dict[str, Raw], None, UnsetType],
 }
 IMAGE: Dict[str, Any] = {'id': _Id, 'height': _Pixels, 'width': _Pixels, 'file_name': str}
 _OPTIONAL = ('iscrowd', 'ignore', 'segmentation')
@@ -60,10 +67,10 @@ class Schema:
             return [b''] * len(records), False
         names = [f'extra{i}' for i in range(len(self.extras))]
         template = b'{%b}' % b', '.join(_key_text(key).replace(b'%', b'%%') + b'%b' for key in self.extras)
-        values_of = operator.attrgetter('id', *names)         # a tuple, also of one further key
+        values_of = operator.attrgetter('id', *names)  # a tuple, also of one further key
         try:
             return [template % values_of(record)[1:] for record in records], True
-        except (TypeError, AttributeError):                   # a record lacks one of them
+        except (TypeError, AttributeError):  # a record lacks one of them
             pass
         texts = []
         for record in records:
@@ -84,8 +91,9 @@ class Schema:
         return True
 
     def _make(self) -> msgspec.json.Decoder:
-        fields: List[tuple] = [(name, kind, UNSET) if name in _OPTIONAL else (name, kind)
-                               for name, kind in self._fields.items()]
+        fields: List[tuple] = [
+            (name, kind, UNSET) if name in _OPTIONAL else (name, kind) for name, kind in self._fields.items()
+        ]
         fields += [(f'extra{i}', Union[Raw, UnsetType], UNSET) for i in range(len(self.extras))]
         rename = {f'extra{i}': key for i, key in enumerate(self.extras)}
         struct = msgspec.defstruct('Record', fields, gc=False, forbid_unknown_fields=True, kw_only=True, rename=rename)

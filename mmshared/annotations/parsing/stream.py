@@ -4,6 +4,7 @@ A piece of the file is cut at its last ``}, {`` and decoded as ``[piece]``: if t
 cut was a true element boundary. Only the piece is ever in memory. What the fast decoder refuses goes to Python's
 ``json``, which alone decides what is valid: it takes NaN, huge integers and lone surrogates, and so do we.
 """
+
 from __future__ import annotations
 
 import codecs
@@ -32,6 +33,7 @@ _LONG_NUMBER = re.compile(rb'[0-9]{%d}' % (4300 // _STRIDE))
 
 class Odd(NamedTuple):
     """An element that the fast decoder did not take: its text and what Python's ``json`` makes of it."""
+
     text: bytes
     value: Any
 
@@ -67,8 +69,10 @@ class JsonFile:
             last = offset + len(data) >= self.size
             return codecs.getincrementaldecoder('utf-8')().decode(data, last)
         except UnicodeDecodeError as error:
-            raise self.error(f'is not UTF-8: byte 0x{data[error.start]:02x} at offset {offset + error.start} '
-                             f'({error.reason})', record) from None
+            raise self.error(
+                f'is not UTF-8: byte 0x{data[error.start]:02x} at offset {offset + error.start} ({error.reason})',
+                record,
+            ) from None
 
     def value(self, offset: int, record: Optional[str] = None) -> Tuple[Any, int]:
         """The JSON value that begins at ``offset``, by Python's ``json``, and the offset after it."""
@@ -78,7 +82,7 @@ class JsonFile:
             text, whole = self.text(offset, data, record), offset + len(data) >= self.size
             try:
                 value, end = _DECODER.raw_decode(text)
-                if end < len(text) or whole:      # else a number may go on in the next bytes
+                if end < len(text) or whole:  # else a number may go on in the next bytes
                     return value, offset + len(text[:end].encode('utf-8', 'surrogatepass'))
             except json.JSONDecodeError as error:
                 if whole or _is_wrong(error):
@@ -89,11 +93,13 @@ class JsonFile:
 
     def syntax(self, error: json.JSONDecodeError, offset: int, text: str, record: Optional[str]) -> AnnotationFileError:
         """The error for malformed JSON, with what is there and a guess at the reason."""
-        at = offset + len(text[:error.pos].encode('utf-8', 'surrogatepass'))
+        at = offset + len(text[: error.pos].encode('utf-8', 'surrogatepass'))
         if at >= self.size:
             problem = f'the file ends in the middle of a value (it has {self.size} bytes): is it complete?'
         else:
-            problem = f'is not valid JSON at byte {at}: {error.msg}, found {shorten(text[error.pos:error.pos + 20])!r}'
+            problem = (
+                f'is not valid JSON at byte {at}: {error.msg}, found {shorten(text[error.pos : error.pos + 20])!r}'
+            )
         return self.error(problem, record)
 
     def members(self) -> Iterator[Tuple[str, int, Cursor]]:
@@ -104,8 +110,12 @@ class JsonFile:
         offset, byte = self.token(cursor.offset)
         while byte != b'}':
             if byte != b'"':
-                raise self.error(f'is not valid JSON at byte {offset}: expected a key in double quotes, found '
-                                 f'{self.read(offset, 20)!r}' if byte else 'the file ends early: is it complete?')
+                raise self.error(
+                    f'is not valid JSON at byte {offset}: expected a key in double quotes, found '
+                    f'{self.read(offset, 20)!r}'
+                    if byte
+                    else 'the file ends early: is it complete?'
+                )
             key, after = self.value(offset)
             offset, byte = self.token(after)
             if byte != b':':
@@ -118,9 +128,12 @@ class JsonFile:
                 if byte == b'}':
                     raise self.error(f'is not valid JSON at byte {offset}: a comma before the closing brace')
             elif byte != b'}':
-                raise self.error(f'is not valid JSON at byte {offset}: expected a comma or a closing brace after '
-                                 f'the value of {shorten(key)!r}, found {self.read(offset, 20)!r}' if byte else
-                                 'the file ends in the middle of its top object: is it complete?')
+                raise self.error(
+                    f'is not valid JSON at byte {offset}: expected a comma or a closing brace after '
+                    f'the value of {shorten(key)!r}, found {self.read(offset, 20)!r}'
+                    if byte
+                    else 'the file ends in the middle of its top object: is it complete?'
+                )
         offset, byte = self.token(offset + 1)
         if byte:
             raise self.error(f'is not valid JSON: something follows the closing brace, at byte {offset}')
@@ -140,8 +153,10 @@ class JsonFile:
         elif head.startswith(b'\xef\xbb\xbf'):
             problem = 'begins with a byte order mark, which JSON does not allow: save it as UTF-8 without BOM'
         elif first == b'[':
-            problem = ('has a list at its top, should have an object with "images", "annotations" and "categories" '
-                       '(a results file is a list: it cannot serve as annotations)')
+            problem = (
+                'has a list at its top, should have an object with "images", "annotations" and "categories" '
+                '(a results file is a list: it cannot serve as annotations)'
+            )
         else:
             problem = f'is not JSON: it begins with {head!r}'
         raise self.error(problem)
@@ -211,7 +226,7 @@ class Elements:
                 return elements, _COMMA.match(data, cut).end()
             except _REFUSALS as error:
                 trailing = _TRAILING.search(str(error))
-                if trailing:                                  # the array's own end lies before the cut
+                if trailing:  # the array's own end lies before the cut
                     return self._last(data, int(trailing[1]) - 2)
         if self.offset + len(data) >= self._json.size:
             try:
@@ -220,14 +235,14 @@ class Elements:
                 trailing = _TRAILING.search(str(error))
                 if trailing:
                     return self._last(data, int(trailing[1]) - 2)
-        self._cuts = 1                                        # the next piece is probably no better
+        self._cuts = 1  # the next piece is probably no better
         return [], 0
 
     def _last(self, data: bytes, trailing: int) -> Tuple[List[Any], int]:
         """The array's last elements: ``data[trailing]`` is the first non-space behind the closing bracket."""
         close = data.rfind(b']', 0, trailing)
         if not data.isascii():
-            self._json.text(self.offset, data[:close + 1], f'{self._name}[{self.count}] or later')
+            self._json.text(self.offset, data[: close + 1], f'{self._name}[{self.count}] or later')
         try:
             elements = self._decode_all(b'[%b]' % data[:close])
         except _REFUSALS:
@@ -245,7 +260,7 @@ class Elements:
     def _decode_one(self, text: bytes) -> Any:
         try:
             return self._decode(b'[%b]' % text)[0]
-        except msgspec.DecodeError:               # ValidationError is one of them
+        except msgspec.DecodeError:  # ValidationError is one of them
             return Odd(text, json.loads(text))
 
     def _slow(self, data: bytes) -> Tuple[List[Any], int]:
@@ -264,16 +279,18 @@ class Elements:
             except (RecursionError, ValueError) as error:
                 raise self._json.error(f'cannot be read: {shorten(str(error))}', record) from None
             after = _skip(text, end)
-            follows = text[after:after + 1]
+            follows = text[after : after + 1]
             if follows not in (',', ']') or (follows == ',' and _skip(text, after + 1) == len(text)):
                 if whole or follows not in ('', ',') and len(text) - end > _TAIL:
-                    raise self._json.error(f'is not valid JSON: expected a comma or "]" after it, found '
-                                           f'{text[after:after + 20]!r}', record)
+                    raise self._json.error(
+                        f'is not valid JSON: expected a comma or "]" after it, found {text[after : after + 20]!r}',
+                        record,
+                    )
                 break
             size = len(text[position:end].encode('utf-8', 'surrogatepass'))
             elements.append(self._decode_one_slow(text[position:end], value))
             position = _skip(text, after + 1) if follows == ',' else after + 1
-            spent += size + position - end          # what lies between elements is ASCII
+            spent += size + position - end  # what lies between elements is ASCII
             if follows == ']':
                 self.end = self.offset + spent
                 break
@@ -311,6 +328,6 @@ def _boundary(data: bytes, end: int) -> int:
         close = data.rfind(b'}', 0, brace) if brace > 0 else -1
         if close < 0:
             return -1
-        if data[close + 1:brace].strip(_SPACE) == b',':
+        if data[close + 1 : brace].strip(_SPACE) == b',':
             return close + 1
         end = brace

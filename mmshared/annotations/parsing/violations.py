@@ -1,4 +1,5 @@
 """What mmdet's ``CocoDataset`` would choke on, found when the store is built and told with file, record and field."""
+
 from __future__ import annotations
 
 import json
@@ -19,7 +20,7 @@ class _RawTexts:
 
     def __getitem__(self, position: int) -> Optional[Dict[str, Any]]:
         end, length = int(self._ends[position]), int(self._lengths[position])
-        return json.loads(bytes(self._data[end - length:end])) if length else None
+        return json.loads(bytes(self._data[end - length : end])) if length else None
 
 
 class DetectionRules:
@@ -32,8 +33,9 @@ class DetectionRules:
         violation: the first thing that stock would raise for; None if there is none.
     """
 
-    def __init__(self, images: ImageIngest, image_rows: np.ndarray, annotations: AnnotationIngest,
-                 annotation_rows: np.ndarray) -> None:
+    def __init__(
+        self, images: ImageIngest, image_rows: np.ndarray, annotations: AnnotationIngest, annotation_rows: np.ndarray
+    ) -> None:
         self._images, self._annotations = images, annotations
         self._image_rows, self._annotation_rows = image_rows, annotation_rows
         self._image_texts = _RawTexts(image_rows['raw'], images.spools['raw'].map())
@@ -63,14 +65,15 @@ class DetectionRules:
         except KeyError as error:
             field = str(error.args[0])
             if field in ('width', 'height'):
-                return False                      # noted with the image
+                return False  # noted with the image
             self._note(self._annotations.error(position, known, 'is missing', field))
         except (TypeError, ValueError, OverflowError) as error:
             self._note(self._blame(position, known, image_position, image, error))
         return False
 
-    def _blame(self, position: int, annotation: Dict[str, Any], image_position: int, image: Dict[str, Any],
-               error: Exception) -> AnnotationFileError:
+    def _blame(
+        self, position: int, annotation: Dict[str, Any], image_position: int, image: Dict[str, Any], error: Exception
+    ) -> AnnotationFileError:
         """The error for a value of the wrong kind: looks for the field that has it."""
         for field in ('width', 'height'):
             if not _is_real(image[field]):

@@ -1,4 +1,5 @@
 """Pass two of the build: from rows and texts in file order to columns grouped by image."""
+
 from __future__ import annotations
 
 import json
@@ -29,13 +30,18 @@ class StoreWriter:
         scratch: makes an empty temporary file.
     """
 
-    def __init__(self, images: ImageIngest, annotations: AnnotationIngest, out: ContainerWriter,
-                 scratch: Callable[[], BinaryIO]) -> None:
+    def __init__(
+        self, images: ImageIngest, annotations: AnnotationIngest, out: ContainerWriter, scratch: Callable[[], BinaryIO]
+    ) -> None:
         self._images, self._annotations, self._out = images, annotations, out
         self._image_rows = np.frombuffer(images.rows.map(), IMAGE_ROW)
         self._unordered = np.frombuffer(annotations.rows.map(), ANNOTATION_ROW)
-        self.groups: Groups = group_by_image(self._image_rows['id'], self._image_rows['coded'] != 0,
-                                             self._unordered['image'], self._unordered['coded'] & 2 != 0)
+        self.groups: Groups = group_by_image(
+            self._image_rows['id'],
+            self._image_rows['coded'] != 0,
+            self._unordered['image'],
+            self._unordered['coded'] & 2 != 0,
+        )
         self._rows = self._in_order(Spool(scratch()))
         self._rules = DetectionRules(images, self._image_rows, annotations, self._unordered)
         self._starts: Dict[str, np.ndarray] = {'annotation': self.groups.starts}
@@ -67,9 +73,16 @@ class StoreWriter:
             self._texts(f'{name}_ids', table.texts())
         self._texts('category_ids', [json.dumps(v).encode() for v in self._annotations.categories.values])
         violation = self._duplicate_ids() or self._rules.violation
-        self._out.close({**attributes, 'images': self.groups.count, 'annotations': int(self._rows.size),
-                         'known': int(self.groups.starts[-1]), 'scales': scales,
-                         'violation': violation and [violation.problem, violation.record, violation.field]})
+        self._out.close(
+            {
+                **attributes,
+                'images': self.groups.count,
+                'annotations': int(self._rows.size),
+                'known': int(self.groups.starts[-1]),
+                'scales': scales,
+                'violation': violation and [violation.problem, violation.record, violation.field],
+            }
+        )
         return violation
 
     def _texts(self, name: str, texts: List[bytes]) -> None:
@@ -85,10 +98,12 @@ class StoreWriter:
         for field in ('code', 'types', 'kind', 'coded'):
             out.add(f'annotation.{field}', rows[field])
         out.add('annotation.position', narrow(self.groups.order))
-        out.add('orphan.image', narrow(rows['image'][int(self.groups.starts[-1]):]))
+        out.add('orphan.image', narrow(rows['image'][int(self.groups.starts[-1]) :]))
         scales = {}
-        for field, ranges, shape in (('bbox', self._annotations.bbox, (rows.size, 4)),
-                                     ('area', self._annotations.area, (rows.size,))):
+        for field, ranges, shape in (
+            ('bbox', self._annotations.bbox, (rows.size, 4)),
+            ('area', self._annotations.area, (rows.size,)),
+        ):
             dtype, scales[field] = ranges.layout()
             out.add_stream(f'annotation.{field}', dtype, self._decimals(field, dtype, scales[field]), shape)
         return scales
@@ -126,7 +141,7 @@ class StoreWriter:
 
     def _scales(self) -> None:
         """Adds the scale's code to the traits of images whose annotations share one, those without polygons aside."""
-        known = self._rows[:int(self.groups.starts[-1])]
+        known = self._rows[: int(self.groups.starts[-1])]
         has_some = known['coords'] > 0
         code = known['code'][has_some]
         ends = np.concatenate([[0], np.cumsum(has_some)])[self.groups.starts]
@@ -154,8 +169,11 @@ class StoreWriter:
         rows = self._image_rows[groups.last]
         for field in ('name', 'extra', 'raw'):
             lengths = self._image_rows[field]
-            out.add_stream(f'text.image_{field}', 'u1',
-                           _gather(self._images.spools[field].map(), lengths, np.dtype('u1'), groups.last))
+            out.add_stream(
+                f'text.image_{field}',
+                'u1',
+                _gather(self._images.spools[field].map(), lengths, np.dtype('u1'), groups.last),
+            )
             ends = np.concatenate([[0], np.cumsum(rows[field], dtype=np.int64)])
             self._starts['image_raw' if field == 'raw' else field] = ends
         self._starts['image_extra'] = self._starts.pop('extra')
@@ -178,13 +196,16 @@ class StoreWriter:
 
     def _image_text(self, position: int, ends: Dict[str, np.ndarray]) -> bytes:
         row = self._image_rows[position]
-        piece = {f: bytes(self._images.spools[f].map()[int(end[position]) - int(row[f]):int(end[position])])
-                 for f, end in ends.items()}
+        piece = {
+            f: bytes(self._images.spools[f].map()[int(end[position]) - int(row[f]) : int(end[position])])
+            for f, end in ends.items()
+        }
         if piece['raw']:
             return piece['raw']
         key = self._images.ids.values[int(row['id'])] if row['coded'] else int(row['id'])
-        return json.dumps(image_record(key, int(row['height']), int(row['width']), piece['name'],
-                                       piece['extra'])).encode()
+        return json.dumps(
+            image_record(key, int(row['height']), int(row['width']), piece['name'], piece['extra'])
+        ).encode()
 
     def _index(self) -> None:
         rows = self._image_rows[self.groups.last]
@@ -213,8 +234,10 @@ class StoreWriter:
                 repeated[shorten(value(key), 40)] = at[:5].tolist(), at.size
         if not repeated:
             return None
-        named = '; '.join(f'id {key} at annotations{at}' + (f' and {n - 5} more' if n > 5 else '')
-                          for key, (at, n) in repeated.items())
+        named = '; '.join(
+            f'id {key} at annotations{at}' + (f' and {n - 5} more' if n > 5 else '')
+            for key, (at, n) in repeated.items()
+        )
         problem = f'annotation ids are not unique, as CocoDataset requires: {named}. Give each its own id.'
         return AnnotationFileError(self._images.path, problem)
 
@@ -253,7 +276,7 @@ def _gather(data: Sequence[int], lengths: np.ndarray, dtype: np.dtype, order: np
         return
     if order.size == lengths.size and (order[1:] > order[:-1]).all():
         for start in range(0, len(data), 1 << 20):
-            yield data[start:start + (1 << 20)]
+            yield data[start : start + (1 << 20)]
         return
     ends = np.cumsum(lengths, dtype=np.int64)
     values = None if dtype.itemsize == 1 else np.frombuffer(data, dtype)

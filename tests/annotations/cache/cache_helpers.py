@@ -1,4 +1,5 @@
 """Children that run in a place of their own (user, mounts), and small disks, for the tests of the cache."""
+
 from __future__ import annotations
 
 import ctypes
@@ -17,7 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 WORKER = Path(__file__).with_name('cache_worker.py')
 needs_root = pytest.mark.skipif(
-    not hasattr(os, 'geteuid') or os.geteuid() != 0, reason='needs root to mount file systems and to change the user')
+    not hasattr(os, 'geteuid') or os.geteuid() != 0, reason='needs root to mount file systems and to change the user'
+)
 
 
 def names(folder) -> list:

@@ -3,6 +3,7 @@
 It prints BUILD when it builds, and OK with a hash of the store's content at the end. With ``go`` it prints READY first
 and waits for a line, with ``hold`` it stays and keeps the store in use.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -39,7 +40,7 @@ def main() -> None:
         data = encode(Path(source).read_bytes())
         steps = 20
         for i in range(steps):
-            out.write(data[len(data) * i // steps:len(data) * (i + 1) // steps])
+            out.write(data[len(data) * i // steps : len(data) * (i + 1) // steps])
             out.flush()
             progress(i * 100_000_000 // steps, 100_000_000)
             time.sleep(seconds / steps)

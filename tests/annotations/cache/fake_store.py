@@ -1,4 +1,5 @@
 """A trivial store format: the cache does not care what a store holds."""
+
 from __future__ import annotations
 
 import hashlib
@@ -43,7 +44,7 @@ class Builder:
             notes.write(data[:HEADER])
             step = max(1, len(data) // self.steps)
             for start in range(0, len(data), step):
-                out.write(data[start:start + step])
+                out.write(data[start : start + step])
                 out.flush()
                 progress(start, len(data))
             notes.seek(0)

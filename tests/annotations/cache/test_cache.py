@@ -1,4 +1,5 @@
 """What one process sees: found or built, rebuilt when anything changed, never half, clear errors."""
+
 from __future__ import annotations
 
 import copy
@@ -105,8 +106,13 @@ def test_an_edit_right_after_the_build_is_seen(cache, source):
 def test_damaged_store_is_replaced_never_written_over(cache, source, damage):
     path = cache.get(source, Builder(repeat=1000), check)
     good = path.read_bytes()
-    bad = {'truncated': good[:100], 'emptied': b'', 'header': b'XXXX' + good[4:], 'payload': good[:-1] + b'?',
-           'longer': good + b'?'}[damage]
+    bad = {
+        'truncated': good[:100],
+        'emptied': b'',
+        'header': b'XXXX' + good[4:],
+        'payload': good[:-1] + b'?',
+        'longer': good + b'?',
+    }[damage]
     path.write_bytes(bad)
     inode = path.stat().st_ino
     with path.open('rb') as file:  # somebody else may still have the damaged one

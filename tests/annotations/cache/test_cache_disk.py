@@ -1,4 +1,5 @@
 """Full disks, read-only folders, users without a home: on real small file systems, as real other users."""
+
 from __future__ import annotations
 
 import mmap
@@ -101,7 +102,8 @@ def test_everybody_gets_the_same_error_on_a_full_disk(disk, source):
     fill(folder, leave_pages=6)
     processes = [
         subprocess.Popen(worker_command(source, folder, '1'), env=worker_env(), stderr=subprocess.PIPE, text=True)
-        for _ in range(3)]
+        for _ in range(3)
+    ]
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert all('CacheSpaceError: No space in the cache folder' in error for error in errors), errors
     assert names(folder) == ['filler']
@@ -137,8 +139,14 @@ def test_a_full_default_folder_gives_way_to_a_local_one(disk, source, monkeypatc
         build = Builder()
         path = StoreCache(None, 1).get(source, build, check)
         again = StoreCache(None, 1).get(source, build, check)
-        return [os.fspath(path), build.calls, path == again, decode(path) == source.read_bytes(),
-                names(home / 'mmshared'), names(path.parent)]
+        return [
+            os.fspath(path),
+            build.calls,
+            path == again,
+            decode(path) == source.read_bytes(),
+            names(home / 'mmshared'),
+            names(path.parent),
+        ]
 
     path, calls, same, equal, at_home, there = run_child(action, private_var_tmp=True)
     assert path.startswith(LOCAL.format(0)) and calls == 2 and same and equal
@@ -159,9 +167,11 @@ def test_a_full_named_folder_is_an_error(disk, source, monkeypatch):
 
 def falls_back(cache_dir, source, uid=0):
     """What a child sees that opens ``source`` twice with ``cache_dir``: path, builds, mode of the folder, log lines."""
+
     def action():
         lines = []
         from mmshared.annotations.cache import store_cache as cache
+
         cache.say = lambda message, *args: lines.append(message % args)
         build = Builder()
         path = StoreCache(cache_dir, 1).get(source, build, check)
@@ -181,8 +191,10 @@ def test_no_home(source, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', '/root/not/mine')
     path, builds, mode, lines = falls_back(None, source, uid=NOBODY)
     assert path.startswith(LOCAL.format(NOBODY)) and builds == 1
-    assert lines == [f'annotation cache: /root/not/mine/mmshared cannot be used (permission denied). Using '
-                     f'{LOCAL.format(NOBODY)} instead.']
+    assert lines == [
+        f'annotation cache: /root/not/mine/mmshared cannot be used (permission denied). Using '
+        f'{LOCAL.format(NOBODY)} instead.'
+    ]
 
 
 @needs_root
@@ -287,7 +299,8 @@ def test_network_file_systems_are_passed_over_unless_named(disk, source, monkeyp
     assert path.startswith(os.fspath(local / 'mmshared-0')) and builds == 1 and names(home) == []
     assert lines == [
         f'annotation cache: {home}/mmshared is on a network file system (nfs); {LOCAL.format(0)} is on a network file '
-        f'system (nfs). Using {local}/mmshared-0 instead.']
+        f'system (nfs). Using {local}/mmshared-0 instead.'
+    ]
     path, builds, _, lines = falls_back(home / 'mine', source)
     assert path.startswith(os.fspath(home / 'mine')) and builds == 1 and lines == []
     monkeypatch.setattr('tempfile.tempdir', os.fspath(home))  # nothing else at all: better than failing
@@ -297,6 +310,7 @@ def test_network_file_systems_are_passed_over_unless_named(disk, source, monkeyp
 
 def test_strange_umask(source, tmp_path):
     for mask, mode in ((0o777, 0o600), (0o077, 0o600), (0, 0o644)):
+
         def action(mask=mask):
             os.umask(mask)
             path = StoreCache(tmp_path / f'{mask:o}' / 'deep' / 'cache', 1).get(source, Builder(), check)

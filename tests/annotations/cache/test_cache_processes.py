@@ -1,4 +1,5 @@
 """Once per node, with real processes and real kills."""
+
 from __future__ import annotations
 
 import hashlib
@@ -35,8 +36,16 @@ class Job:
 
     def __init__(self, *args, count=1):
         self.processes = [
-            subprocess.Popen(worker_command(*args, 'go'), env=worker_env(), stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(count)]
+            subprocess.Popen(
+                worker_command(*args, 'go'),
+                env=worker_env(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(count)
+        ]
         for process in self.processes:
             assert process.stdout.readline() == 'READY\n', process.stderr.read()
 
@@ -78,9 +87,23 @@ def test_eight_at_once_build_once(source, tmp_path):
 def test_torchrun(source, tmp_path):
     pytest.importorskip('torch')
     done = subprocess.run(
-        [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=8',
-         WORKER, source, tmp_path / 'cache', '1'],
-        env=worker_env(OMP_NUM_THREADS='1'), capture_output=True, text=True, timeout=300, cwd=ROOT)
+        [
+            sys.executable,
+            '-m',
+            'torch.distributed.run',
+            '--standalone',
+            '--nproc-per-node=8',
+            WORKER,
+            source,
+            tmp_path / 'cache',
+            '1',
+        ],
+        env=worker_env(OMP_NUM_THREADS='1'),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count('BUILD') == 1 and done.stdout.count(content(source)) == 8
     assert len(names(tmp_path / 'cache')) == 1
@@ -193,6 +216,7 @@ def test_a_forked_child_does_not_keep_the_lock(source, tmp_path):
     reading, writing = os.pipe()
     builder = os.fork()
     if builder == 0:
+
         def build(*args):
             child = os.fork()
             if child == 0:
@@ -200,6 +224,7 @@ def test_a_forked_child_does_not_keep_the_lock(source, tmp_path):
                 os._exit(0)
             os.write(writing, b'%d' % child)
             time.sleep(60)
+
         try:
             cache.get(source, build, check)
         finally:
@@ -305,8 +330,9 @@ def test_a_draft_with_a_name_is_swept_only_when_its_owner_is_dead(tmp_path):
 
 def test_a_bar_on_a_terminal(source, tmp_path):
     leader, terminal = pty.openpty()
-    process = subprocess.Popen(worker_command(source, tmp_path / 'cache', '3'), env=worker_env(),
-                               stdout=subprocess.DEVNULL, stderr=terminal)
+    process = subprocess.Popen(
+        worker_command(source, tmp_path / 'cache', '3'), env=worker_env(), stdout=subprocess.DEVNULL, stderr=terminal
+    )
     os.close(terminal)
     text = b''
     while select.select([leader], [], [], 30)[0]:
@@ -321,11 +347,13 @@ def test_a_bar_on_a_terminal(source, tmp_path):
 
 def test_lines_are_visible_next_to_mmengines_logger(source, tmp_path):
     pytest.importorskip('mmengine')
-    code = ('from mmengine.logging import MMLogger; MMLogger.get_instance("mmengine", log_level="INFO")\n'
-            'from mmshared.annotations.cache.messages import say; say("%d %%", 40)\n'
-            'import logging; logging.getLogger("mmshared").setLevel("WARNING"); say("%d %%", 41)\n'
-            'logging.getLogger("mmshared").setLevel("INFO"); logging.basicConfig(format="root: %(message)s")\n'
-            'say("%d %%", 42)')
+    code = (
+        'from mmengine.logging import MMLogger; MMLogger.get_instance("mmengine", log_level="INFO")\n'
+        'from mmshared.annotations.cache.messages import say; say("%d %%", 40)\n'
+        'import logging; logging.getLogger("mmshared").setLevel("WARNING"); say("%d %%", 41)\n'
+        'logging.getLogger("mmshared").setLevel("INFO"); logging.basicConfig(format="root: %(message)s")\n'
+        'say("%d %%", 42)'
+    )
     shown = subprocess.run([sys.executable, '-c', code], env=worker_env(), capture_output=True, text=True, cwd=ROOT)
     assert shown.stderr.count(' - mmshared - INFO - 40 %') == 1, shown.stderr
     assert '41 %' not in shown.stderr and shown.stderr.count('root: 42 %') == 1

@@ -1,4 +1,5 @@
 """What a process finds out for its job: who belongs to it, how long it is valid, and what a killed one leaves."""
+
 from __future__ import annotations
 
 import errno
@@ -20,7 +21,8 @@ LAUNCHERS = {
     'torchrun': {'WORLD_SIZE': '8', 'TORCHELASTIC_RUN_ID': 'none', 'MASTER_ADDR': 'a', 'MASTER_PORT': '29500'},
     'slurm': {'SLURM_STEP_NUM_TASKS': '8', 'SLURM_JOB_ID': '17', 'SLURM_STEP_ID': '0'},
     'mpi': {'OMPI_COMM_WORLD_SIZE': '8', 'PMIX_NAMESPACE': '123'},
-    'other': {'WORLD_SIZE': '8', 'MASTER_ADDR': 'a', 'MASTER_PORT': '29500'}}
+    'other': {'WORLD_SIZE': '8', 'MASTER_ADDR': 'a', 'MASTER_PORT': '29500'},
+}
 
 
 @pytest.fixture(autouse=True)

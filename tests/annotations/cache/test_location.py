@@ -1,4 +1,5 @@
 """Which folders are looked in, and telling network file systems apart."""
+
 from __future__ import annotations
 
 import os
@@ -86,6 +87,7 @@ def test_mount_points_with_spaces(tmp_path):
 
     def action():
         import ctypes
+
         ctypes.CDLL(None).unshare(0x00020000)
         mount(tmp_path / 'with space', 'size=64k')
         return [filesystem._mounted_type(tmp_path / 'with space' / 'x'), filesystem._mounted_type(tmp_path / 'with')]

@@ -1,4 +1,5 @@
 """Locks that die with their holder, and knowing where they do not work."""
+
 from __future__ import annotations
 
 import os
@@ -53,8 +54,9 @@ def test_without_locks_in_the_cache_those_of_a_local_folder_serve(folder, monkey
     cache_dir, local = folder / 'cache', folder / 'local'
     probe = locks._excludes
     monkeypatch.setattr(locks, '_excludes', lambda path: path == local and local_works and probe(path))
-    monkeypatch.setattr('mmshared.annotations.cache.store_cache.local_folders',
-                        lambda: [location.Folder(local, private=True)])
+    monkeypatch.setattr(
+        'mmshared.annotations.cache.store_cache.local_folders', lambda: [location.Folder(local, private=True)]
+    )
     seen = []
 
     class Looking(Builder):
@@ -64,7 +66,7 @@ def test_without_locks_in_the_cache_those_of_a_local_folder_serve(folder, monkey
 
     path = StoreCache(cache_dir, 1).get(source, Looking(), check)
     assert decode(path) == b'[]' and names(cache_dir) == [path.name] and names(local) == []
-    (in_local, in_cache), = seen
+    ((in_local, in_cache),) = seen
     assert in_cache == [] and len(in_local) == (1 if local_works else 0)
     assert all(name.endswith(f'-{path.name}.lock') for name in in_local)
 
@@ -160,7 +162,8 @@ def test_giving_up_is_not_a_failure_for_those_who_wait(folder):
     def make():
         waiter = locks.BuildLock(path, 'x')
         thread = threading.Thread(
-            target=lambda: notes.append(once(waiter, lambda: None, lambda: 'made', lambda note: None)))
+            target=lambda: notes.append(once(waiter, lambda: None, lambda: 'made', lambda note: None))
+        )
         thread.start()
         threads.append(thread)
         time.sleep(0.2)
@@ -173,17 +176,26 @@ def test_giving_up_is_not_a_failure_for_those_who_wait(folder):
     assert notes == ['made']
 
 
-@pytest.mark.parametrize('error, kind', [
-    (ValueError('record 3'), ValueError), (KeyError('bbox', 3), KeyError), (errors.CacheSpaceError('full'), None),
-    (FileNotFoundError(2, 'No such file', 'x.json'), FileNotFoundError), (RuntimeError(), RuntimeError),
-    (UnicodeDecodeError('utf-8', b'\xff', 0, 1, 'bad'), ValueError), (ValueError('\ud800 lone, ünï'), ValueError),
-    (ValueError('x' * 100_000), ValueError)])
+@pytest.mark.parametrize(
+    'error, kind',
+    [
+        (ValueError('record 3'), ValueError),
+        (KeyError('bbox', 3), KeyError),
+        (errors.CacheSpaceError('full'), None),
+        (FileNotFoundError(2, 'No such file', 'x.json'), FileNotFoundError),
+        (RuntimeError(), RuntimeError),
+        (UnicodeDecodeError('utf-8', b'\xff', 0, 1, 'bad'), ValueError),
+        (ValueError('\ud800 lone, ünï'), ValueError),
+        (ValueError('x' * 100_000), ValueError),
+    ],
+)
 def test_errors_travel(error, kind):
     import json
+
     note = json.dumps(errors.to_note(error))
     assert len(note) < locks.NOTE_BYTES
     again = errors.from_note(json.loads(note))
-    assert isinstance(again, kind or type(error)) and str(again) == str(error)[:errors.MAX_TEXT]
+    assert isinstance(again, kind or type(error)) and str(again) == str(error)[: errors.MAX_TEXT]
 
 
 def test_unknown_errors_travel_as_text():
@@ -193,15 +205,19 @@ def test_unknown_errors_travel_as_text():
 
     again = errors.from_note(errors.to_note(Local(1, 2)))
     assert type(again) is errors.BuildFailedError and 'Local: 1 2' in str(again)
-    for note in ({}, {'module': 'os', 'class': 'system', 'text': 'true', 'args': ['true']},
-                 {'module': 'builtins', 'class': 'SystemExit', 'text': '1'}, {'module': 3, 'class': None, 'args': 4}):
+    for note in (
+        {},
+        {'module': 'os', 'class': 'system', 'text': 'true', 'args': ['true']},
+        {'module': 'builtins', 'class': 'SystemExit', 'text': '1'},
+        {'module': 3, 'class': None, 'args': 4},
+    ):
         assert type(errors.from_note(note)) is errors.BuildFailedError
 
 
 def test_on_a_system_without_file_locks(tmp_path):
     """As on Windows: imports, builds, publishes, prunes; nothing of POSIX is needed."""
     (tmp_path / 'a.json').write_bytes(b'[]')
-    code = f'''
+    code = f"""
 import multiprocessing, os, random, sys
 sys.modules['fcntl'] = sys.modules['mmdet'] = None    # without mmdet: it is the cache that is tried here
 for name in ('geteuid', 'getuid', 'register_at_fork', 'O_TMPFILE', 'O_CLOEXEC', 'O_DIRECTORY', 'O_NOFOLLOW', 'pread',
@@ -218,7 +234,7 @@ assert decode(held.path) == b'[]' and not held.locked
 assert cache.derived(held.path, 'k', lambda out: out.write(b'x'), lambda path: True).exists()
 held.close()
 assert len(cache.clear()) == 1
-'''
+"""
     done = subprocess.run([sys.executable, '-c', code], env=worker_env(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert names(tmp_path / 'cache') == []
