@@ -38,7 +38,7 @@ train() {
     say "Training on $processes processes: $CONFIG (all output: $WORK/train.log)"
     rm -rf "$WORK/train"
     PORT=${PORT:-$(free_port)} bash tools/dist_train.sh "$CONFIG" "$processes" --data-root "$WORK/data/" \
-        --work-dir "$WORK/train" 2>&1 | tee "$WORK/train.log" | grep --line-buffered -E 'Epoch\(|INFO - .*mmshared'
+        --work-dir "$WORK/train" 2>&1 | tee "$WORK/train.log" | grep --line-buffered -E 'Epoch\(|mmshared - '
     if [ "${PIPESTATUS[0]}" -ne 0 ]; then
         tail -n 40 "$WORK/train.log" >&2
         fail "training failed; all of its output is in $WORK/train.log"

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Dict, Iterable, Optional
 
 import numpy as np
 
-from .errors import StoreError, shorten
+from .errors import StoreError, clip
 
 MAGIC = b'MMSHARED'
 #: Raise it whenever the meaning of a column changes: stores of another version are rebuilt, never read.
@@ -112,7 +112,7 @@ class Container:
             self._described: Dict[str, list] = header['columns']
             self.columns = {name: self._column(*entry) for name, entry in self._described.items()}
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise StoreError(f'{self.path}: its header is inconsistent ({shorten(str(error))})') from error
+            raise StoreError(f'{self.path}: its header is inconsistent ({clip(str(error))})') from error
 
     def _header(self, file: BinaryIO) -> Dict[str, Any]:
         file.seek(0)
@@ -134,7 +134,7 @@ class Container:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise StoreError(f'{self.path}: its header is not JSON ({shorten(str(error))})') from error
+            raise StoreError(f'{self.path}: its header is not JSON ({clip(str(error))})') from error
 
     def _column(self, dtype: str, shape: list, offset: int, stored: int, crc: int) -> np.ndarray:
         if dtype not in _DTYPES:

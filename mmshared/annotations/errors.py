@@ -8,10 +8,14 @@ from typing import Any, Optional
 MAX_MESSAGE = 1500
 
 
+def clip(text: str, limit: int = 80) -> str:
+    """``text``, cut to ``limit`` characters."""
+    return text if len(text) <= limit else text[: limit - 3] + '...'
+
+
 def shorten(value: Any, limit: int = 80) -> str:
     """``repr(value)``, cut to ``limit`` characters."""
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + '...'
+    return clip(repr(value), limit)
 
 
 class AnnotationFileError(ValueError):
@@ -34,7 +38,7 @@ class AnnotationFileError(ValueError):
         where = self.file if self.record is None else f'{self.file}: {self.record}'
         if self.field is not None:
             where += f', field {self.field!r}'
-        return shorten(f'{where}: {self.problem}', MAX_MESSAGE)
+        return clip(f'{where}: {self.problem}', MAX_MESSAGE)
 
 
 class StoreError(RuntimeError):

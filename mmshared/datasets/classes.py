@@ -16,7 +16,7 @@ MAX_NAME = 40
 def match_categories(file: str, categories: List[dict], classes: Sequence[str], coco_api: Any) -> List[Any]:
     """Return the ids, in file order, of the categories whose name is in ``classes`` (empty: all).
 
-    Warns where some or none match: stock then drops annotations without a word.
+    Says so where they differ: stock then drops annotations without a word.
 
     Args:
         file: the annotation file, for messages.
@@ -36,16 +36,25 @@ def match_categories(file: str, categories: List[dict], classes: Sequence[str], 
         position, category = next((i, c) for i, c in enumerate(categories) if field not in c)
         record = f'categories[{position}] (id {category.get("id")!r})'
         raise AnnotationFileError(file, 'is missing', record, field) from None
-    if len(cat_ids) < len(categories):
-        wanted = classes if hasattr(classes, '__len__') else [classes]  # as pycocotools reads it
-        unused = [c['name'] for c in categories if c['name'] not in wanted]
-        print_log(
-            f'{file}: {len(cat_ids) or "none"} of its {len(categories)} categories are among metainfo["classes"]; '
-            f'annotations of the others are not used. Not in classes: {names(unused)}. Classes: {names(wanted)}',
-            logger='current',
-            level=logging.WARNING,
-        )
+    _say_what_is_unused(file, categories, classes, len(cat_ids))
     return cat_ids
+
+
+def _say_what_is_unused(file: str, categories: List[dict], classes: Any, used: int) -> None:
+    """Log where file and ``classes`` differ: a class that the file lacks is a warning, a subset of its own is not."""
+    wanted = classes if hasattr(classes, '__len__') else [classes]  # as pycocotools reads it
+    known = [category.get('name') for category in categories]
+    absent = [] if isinstance(wanted, str) else [name for name in wanted if name not in known]
+    unused = [name for name in known if name not in wanted] if len(wanted) else []
+    if not absent and not unused:
+        return
+    message = (
+        f'{file}: {used or "none"} of its {len(categories)} categories are among metainfo["classes"]; annotations of '
+        f'the others are not used. Not in classes: {names(unused)}. Classes: {names(wanted)}'
+    )
+    if absent:
+        message += f'. Of these, no category of the file: {names(absent)}'
+    print_log(message, logger='current', level=logging.WARNING if absent or not used else logging.INFO)
 
 
 def names(values: Iterable[Any]) -> str:

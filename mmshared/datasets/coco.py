@@ -174,6 +174,8 @@ class SharedCocoDataset(CocoDataset):
             for name, value in (('filter_cfg', self.filter_cfg), ('indices', self._indices))
             if value is not None and not (name == 'filter_cfg' and self.test_mode)
         ]
+        if not store.container.attributes['sections']['images']:
+            return 'the file has no "images"'
         return (
             f'no sample is left of its {store.num_images} images and {store.num_annotations} annotations'
             + (f' with {" and ".join(left_out)}' if left_out else '')

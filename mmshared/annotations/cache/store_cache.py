@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, TypeVar, Union
@@ -240,7 +241,8 @@ class StoreCache:
 
                 def make_here(folder: Folder = folder, lock: Any = lock) -> T:
                     if reasons and not home:
-                        _say_once(f'annotation cache: {"; ".join(reasons)}. Using {folder.path} instead.')
+                        level = logging.WARNING if self.cache_dir or os.environ.get(ENV) else logging.INFO
+                        _say_once(f'annotation cache: {"; ".join(reasons)}. Using {folder.path} instead.', level)
                     return make(folder.path, name, lock)
 
                 return once(lock, find, make_here, Waiting(label))
@@ -363,5 +365,5 @@ def _digest(text: str) -> str:
 
 
 @functools.cache
-def _say_once(message: str) -> None:
-    say('%s', message)
+def _say_once(message: str, level: int = logging.INFO) -> None:
+    say('%s', message, level=level)

@@ -138,7 +138,7 @@ class _Ingest:
         """The error about the record at ``position`` of this table."""
         record = f'{self.table}[{position}]'
         if isinstance(value, dict) and 'id' in value:
-            record += f' (id {shorten(value["id"], 40)!s})'
+            record += f' (id {shorten(value["id"], 40)})'
         return AnnotationFileError(self.path, problem, record, field)
 
     def _merge(self, columns: np.ndarray, odd: Dict[int, Odd], size: int) -> np.ndarray:

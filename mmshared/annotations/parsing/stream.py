@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional
 
 import msgspec
 
-from ..errors import AnnotationFileError, shorten
+from ..errors import AnnotationFileError, clip, shorten
 
 PIECE = 1 << 21
 _DECODER = json.JSONDecoder()
@@ -88,7 +88,7 @@ class JsonFile:
                 if whole or _is_wrong(error):
                     raise self.syntax(error, offset, text, record) from None
             except (RecursionError, ValueError) as error:
-                raise self.error(f'cannot be read at byte {offset}: {shorten(str(error))}', record) from None
+                raise self.error(f'cannot be read at byte {offset}: {clip(str(error))}', record) from None
             size *= 4
 
     def syntax(self, error: json.JSONDecodeError, offset: int, text: str, record: Optional[str]) -> AnnotationFileError:
@@ -97,9 +97,7 @@ class JsonFile:
         if at >= self.size:
             problem = f'the file ends in the middle of a value (it has {self.size} bytes): is it complete?'
         else:
-            problem = (
-                f'is not valid JSON at byte {at}: {error.msg}, found {shorten(text[error.pos : error.pos + 20])!r}'
-            )
+            problem = f'is not valid JSON at byte {at}: {error.msg}, found {shorten(text[error.pos : error.pos + 20])}'
         return self.error(problem, record)
 
     def members(self) -> Iterator[Tuple[str, int, Cursor]]:
@@ -119,7 +117,7 @@ class JsonFile:
             key, after = self.value(offset)
             offset, byte = self.token(after)
             if byte != b':':
-                raise self.error(f'is not valid JSON at byte {offset}: expected a colon after key {shorten(key)!r}')
+                raise self.error(f'is not valid JSON at byte {offset}: expected a colon after key {shorten(key)}')
             offset, _ = self.token(offset + 1)
             yield key, offset, cursor
             offset, byte = self.token(cursor.offset)
@@ -130,7 +128,7 @@ class JsonFile:
             elif byte != b'}':
                 raise self.error(
                     f'is not valid JSON at byte {offset}: expected a comma or a closing brace after '
-                    f'the value of {shorten(key)!r}, found {self.read(offset, 20)!r}'
+                    f'the value of {shorten(key)}, found {self.read(offset, 20)!r}'
                     if byte
                     else 'the file ends in the middle of its top object: is it complete?'
                 )
@@ -277,7 +275,7 @@ class Elements:
                     raise self._json.syntax(error, self.offset, text, record) from None
                 break
             except (RecursionError, ValueError) as error:
-                raise self._json.error(f'cannot be read: {shorten(str(error))}', record) from None
+                raise self._json.error(f'cannot be read: {clip(str(error))}', record) from None
             after = _skip(text, end)
             follows = text[after : after + 1]
             if follows not in (',', ']') or (follows == ',' and _skip(text, after + 1) == len(text)):
