@@ -48,12 +48,12 @@ def _say_what_is_unused(file: str, categories: List[dict], classes: Any, used: i
     unused = [name for name in known if name not in wanted] if len(wanted) else []
     if not absent and not unused:
         return
-    message = (
-        f'{file}: {used or "none"} of its {len(categories)} categories are among metainfo["classes"]; annotations of '
-        f'the others are not used. Not in classes: {names(unused)}. Classes: {names(wanted)}'
-    )
+    message = f'{file}: {used or "none"} of its {len(categories)} categories are among metainfo["classes"]'
+    if unused:
+        message += f'; annotations of the others are not used: {names(unused)}'
+    message += f'. Classes: {names(wanted)}'
     if absent:
-        message += f'. Of these, no category of the file: {names(absent)}'
+        message += f', of which no category of the file: {names(absent)}'
     print_log(message, logger='current', level=logging.WARNING if absent or not used else logging.INFO)
 
 

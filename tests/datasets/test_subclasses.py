@@ -233,8 +233,10 @@ def test_registry_and_arguments(file, tmp_path):
 
 
 def test_which_classes_match_is_said(file, messages):
-    shared(file, metainfo={'classes': ('dog', 'cat', 'bird', 'other', 'more')})
+    shared(file, metainfo={'classes': ('dog', 'cat', 'bird', 'other')})
     assert 'categories' not in messages()
+    shared(file, metainfo={'classes': ('dog', 'cat', 'bird', 'other', 'more')})
+    assert "no category of the file: 'more'" in messages()
     shared(file, metainfo={'classes': ('dog', 'fish')})
     text = messages()
     assert all(name in text for name in ("'dog'", "'fish'", "'other'", "'bird'", '1 of its 4')) and file in text
