@@ -128,8 +128,7 @@ def test_category_map_of_mixed_ids() -> None:
         + ']}'
     ).encode()
     with store_of(text) as store:
-        assert repr(list(store.cat_img_map().items())) == "[(2, [1, 1]), ('2', [1]), (1, ['1', 9]), (nan, [nan, nan])]"
-        assert list(map(str, store.cat_img_map())) == list(map(str, stock(text).catToImgs))
+        assert repr(list(store.cat_img_map().items())) == repr(list(stock(text).catToImgs.items()))
 
 
 @pytest.mark.parametrize('annotations', [1, 2000])
@@ -174,7 +173,7 @@ def test_an_error_names_file_record_id_and_field(spoil: Any, record: str, key: A
         error = raised
     assert isinstance(error, AnnotationFileError)
     assert error.field == field and error.record.startswith(record)
-    assert key is None or f'(id {key})' in error.record
+    assert key is None or f'(id {key!r})' in error.record
     assert len(str(error)) < 1500
     for part in ('some/annotations.json', record, field):
         assert part in str(error)
