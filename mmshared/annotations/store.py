@@ -38,8 +38,13 @@ class AnnotationStore:
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self._hold = hold(Path(path))  # nobody prunes it while it is mapped here
         self.path = os.fspath(path)
+        try:
+            self._hold = hold(Path(path))  # nobody prunes it while it is mapped here
+        except FileNotFoundError:
+            raise StoreError(
+                f'{self.path}: the store is gone. Was the cache cleared while a job used it? Start the job again'
+            ) from None
         self.container = Container(self.path, self._hold.fileno())
         attributes = self.container.attributes
         try:

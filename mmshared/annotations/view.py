@@ -14,7 +14,7 @@ import numpy as np
 from .columns import SCALES, decode_coordinates
 from .errors import AnnotationFileError, shorten
 from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, RUN_LENGTH, Trait
-from .records import Records, as_written, id_values
+from .records import as_written, id_values
 from .store import AnnotationStore
 
 _UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED)
@@ -22,7 +22,7 @@ _ODD, _CODED, _VARIED = int(Trait.ODD), int(Trait.CODED), int(Trait.VARIED)
 _INTEGERS, _NO_POLYGONS, _BASED = int(Trait.INTEGERS), int(Trait.NO_POLYGONS), int(Trait.BASED)
 #: Below so many boxes Python's arithmetic takes less time than two more calls of numpy.
 _FEW = 32
-_BITS, _RLE = INDEX.index('bits'), INDEX.index('rle')
+_BITS, _RLE, _RAW, _NAME, _IMAGE_RAW, _ID = map(INDEX.index, ('bits', 'rle', 'raw', 'name', 'image_raw', 'id'))
 #: ``ignore_flag`` by the row's flags.
 _CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
 
@@ -60,7 +60,6 @@ class DetectionView:
         self._scale = [float(scale) for scale in SCALES]
         self._coded_ids = id_values(store.container, 'image')
         self._first_ids = self._ids_of_superseded()
-        self._records: Optional[Records] = None
 
     def __len__(self) -> int:
         return self.store.num_images
@@ -112,7 +111,7 @@ class DetectionView:
             self._unpack_usual(self._index, row * self._row_size)
         )
         if traits & _ODD:
-            return self._odd_info(row, start, stop, img_prefix, seg_prefix, seg_map_suffix)
+            return self._odd_info(row, img_prefix, seg_prefix, seg_map_suffix)
         file_name = str(self._names[name:name_stop], 'utf-8')
         info = {
             'img_path': osp.join(img_prefix, file_name),
@@ -184,13 +183,14 @@ class DetectionView:
         values: List[float],
         lengths: List[int],
     ) -> List[Dict[str, Any]]:
-        """The instances of an image whose annotations are all plain but not all alike."""
+        """The instances of an image whose annotations are not all alike."""
         start, stop, traits = fields[0], fields[len(INDEX)], fields[len(INDEX) - 1]
         column = self.store.container.columns
         rows = slice(start, stop)
         polygons, coords = self._polygons[rows].tolist(), self._coords[rows].tolist()
         run_lengths = self._run_lengths(fields) if traits & _NO_POLYGONS else {}
         written = column['annotation.types'][rows].tolist() if traits & _INTEGERS else None
+        odd = self._texts(fields) if traits & _ODD else {}
         bit, bits = fields[_BITS], column['annotation.bits'][rows]
         instances, at, used = [], 0, 0
         for i, (code, flag, box, count, size) in enumerate(zip(codes, flags, boxes, polygons, coords)):
@@ -200,6 +200,9 @@ class DetectionView:
                 bit, bits_at = bit + int(bits[i]), bit
             label = self._labels[code]
             if label < 0 or not flag & KEPT:
+                continue
+            if i in odd:
+                instances.append(_odd_instance(odd[i], label))
                 continue
             mine = values[values_at:at]
             if written and written[i]:
@@ -227,31 +230,24 @@ class DetectionView:
             at += size
         return decoded
 
-    def _odd_info(
-        self, row: int, start: int, stop: int, img_prefix: str, seg_prefix: Optional[str], seg_map_suffix: str
-    ) -> Dict[str, Any]:
-        """The data info of an image with a record that is kept as text: by way of the records."""
-        if self._records is None:
-            self._records = Records(self.store.container)
-        records = self._records
-        image = records.image(row)
+    def _odd_info(self, row: int, img_prefix: str, seg_prefix: Optional[str], seg_map_suffix: str) -> Dict[str, Any]:
+        """The data info of an image with a record that is kept as text."""
+        fields = self._fields(row)
+        start, stop, column = fields[0], fields[len(INDEX)], self.store.container.columns
+        rows, text = slice(start, stop), column['text.image_raw'][fields[_IMAGE_RAW] : fields[len(INDEX) + _IMAGE_RAW]]
+        if text.size:
+            image = json.loads(text.tobytes())
+        else:
+            name = column['text.image_name'][fields[_NAME] : fields[len(INDEX) + _NAME]].tobytes().decode()
+            key, height, width = fields[_ID : _ID + 3]
+            key = self._coded_ids[key] if fields[len(INDEX) - 1] & _CODED else key
+            image = {'id': key, 'file_name': name, 'height': height, 'width': width}
+        lengths = self._lengths[fields[1] : fields[len(INDEX) + 1]].tolist()
+        codes, flags = self._category[rows].tolist(), self._flags[rows].tolist()
+        boxes = self._boxes(start, stop)
+        instances = self._varied_instances(fields, codes, flags, boxes, self._decode(fields), lengths)
         file_name = image['file_name']
         seg_map_path = osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix) if seg_prefix else None
-        instances = []
-        labels = self._label[self._category[start:stop]].tolist()
-        for i, flag, label in zip(range(start, stop), self._flags[start:stop].tolist(), labels):
-            if label < 0 or not flag & KEPT:
-                continue
-            annotation = records.annotation(i)
-            x, y, w, h = annotation['bbox']
-            instance = {
-                'ignore_flag': int(bool(annotation.get('iscrowd', False))),
-                'bbox': [x, y, x + w, y + h],
-                'bbox_label': label,
-            }
-            if annotation.get('segmentation'):
-                instance['mask'] = annotation['segmentation']
-            instances.append(instance)
         return {
             'img_path': osp.join(img_prefix, file_name),
             'img_id': self._first_ids.get(row, image['id']),
@@ -260,6 +256,17 @@ class DetectionView:
             'width': image['width'],
             'instances': instances,
         }
+
+    def _texts(self, fields: tuple) -> Dict[int, Dict[str, Any]]:
+        """Those annotation records of an image that are kept as text, by their position in it."""
+        column, at = self.store.container.columns, fields[_RAW]
+        sizes = column['annotation.raw'][fields[0] : fields[len(INDEX)]]
+        records = {}
+        for i in np.flatnonzero(sizes).tolist():
+            size = int(sizes[i])
+            records[i] = json.loads(column['text.raw'][at : at + size].tobytes())
+            at += size
+        return records
 
     def valid_rows(self, filter_empty_gt: bool, min_size: Any) -> Optional[np.ndarray]:
         """The images that ``CocoDataset.filter_data`` keeps; None for all of them.
@@ -271,6 +278,8 @@ class DetectionView:
         Returns:
             int64, shape (M,), increasing; None if no image is left out.
         """
+        if not len(self):
+            return None
         index = self.store.container.columns['index']
         height, width, traits = (index[:-1, INDEX.index(name)] for name in ('height', 'width', 'traits'))
         valid = np.minimum(height, width) >= min_size
@@ -314,6 +323,16 @@ def _json(text: bytes) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return json.loads(text)
+
+
+def _odd_instance(annotation: Dict[str, Any], label: int) -> Dict[str, Any]:
+    """The instance of a record with values of any type."""
+    x, y, w, h = annotation['bbox']
+    ignore_flag = int(bool(annotation.get('iscrowd', False)))
+    instance = {'ignore_flag': ignore_flag, 'bbox': [x, y, x + w, y + h], 'bbox_label': label}
+    if annotation.get('segmentation'):
+        instance['mask'] = annotation['segmentation']
+    return instance
 
 
 def _split(values: List[Any], lengths: List[int]) -> List[List[Any]]:

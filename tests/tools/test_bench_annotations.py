@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -34,6 +35,7 @@ def start(repo, tmp_path):
             env={**os.environ, 'TMPDIR': str(tmp_path / 'tmp')},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
         )
 
     return run
@@ -70,8 +72,13 @@ def test_nothing_is_left_when_it_is_stopped(start, tmp_path, number):
         process.communicate()
     assert process.returncode == 128 + number
     assert not list((tmp_path / 'tmp').iterdir())
-    commands = [' '.join(p.info['cmdline'] or []) for p in psutil.process_iter(['cmdline'])]
-    assert not [command for command in commands if str(tmp_path) in command]
+    for _ in range(200):  # a killed process takes a moment to go
+        commands = [' '.join(p.info['cmdline'] or []) for p in psutil.process_iter(['cmdline'])]
+        left = [command for command in commands if str(tmp_path) in command]
+        if not left:
+            break
+        time.sleep(0.1)
+    assert not left
 
 
 def test_a_bad_file_is_named(start, tmp_path):

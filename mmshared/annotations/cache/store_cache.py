@@ -170,7 +170,10 @@ class StoreCache:
             by the time it is opened.
         """
         store = Path(os.path.realpath(store))
-        info = store.stat()
+        try:
+            info = store.stat()
+        except OSError:  # removed while it is mapped
+            return None
         identity = f'{info.st_ino} {info.st_size} {info.st_mtime_ns} {self.version} {key}'
         name = f'{store.name}.{_digest(identity)}{DERIVED_SUFFIX}'
         home = Folder(store.parent, named=True)
@@ -184,11 +187,16 @@ class StoreCache:
         except CacheError:
             return None
 
+    def _own_folders(self) -> List[Folder]:
+        """The folder that the user named, and no other; without one all that stores are put in."""
+        folders = self.folders()
+        return folders[:1] if folders[0].named else folders
+
     def list(self, describe: Optional[Callable[[Path], Optional[str]]] = None) -> List[Entry]:
         """The stores in all folders. ``describe(path)`` may give the source's path as the store itself knows it."""
         return [
             entry
-            for folder in self.folders()
+            for folder in self._own_folders()
             if folder.readable()
             for entry in inventory.entries(folder.path, describe)
         ]
@@ -203,7 +211,7 @@ class StoreCache:
         """
         return [
             entry
-            for folder in self.folders()
+            for folder in self._own_folders()
             if folder.readable() and folder.problem() is None
             for entry in inventory.prune(folder.path, unused_seconds, max_bytes)
         ]

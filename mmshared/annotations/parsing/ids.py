@@ -60,11 +60,12 @@ class CodeTable:
     """Small consecutive codes for values that repeat a lot, such as categories.
 
     Attributes:
-        values: the values, in order of their code.
+        values: the values, in order of their code; of equal ones (1, 1.0, True) the integer, if there is one.
     """
 
     def __init__(self) -> None:
         self._codes: Dict[Hashable, int] = {}
+        self._loose = False
         self.values: List[Any] = []
 
     def encode(self, values: Sequence[Any]) -> np.ndarray:
@@ -76,7 +77,12 @@ class CodeTable:
                 if value not in self._codes:
                     self._codes[value] = len(self.values)
                     self.values.append(value)
+                    self._loose |= type(value) not in (int, str)
             codes = array('i', map(self._codes.__getitem__, values))
+        if self._loose:
+            for value in set(values):
+                if type(value) in (int, str):
+                    self.values[self._codes[value]] = value
         return np.frombuffer(codes, np.int32)
 
 

@@ -20,7 +20,7 @@ from ..columns import SCALES, CoordinateEncoder, scaled
 from ..errors import AnnotationFileError, shorten
 from ..layout import AREA_INT, COORDS_INT, COORDS_MIXED, FLAG_FORMS, MISSING, NULL, ODD, POLYGONS, RUN_LENGTH
 from .ids import CodeTable, IdTable
-from .numbers import MAX_INTEGER, NotPlain, parse_lists, parse_scalars
+from .numbers import MARK, MAX_INTEGER, NotPlain, parse_lists, parse_scalars
 from .schema import ANNOTATION, IMAGE, Schema, object_text
 from .stream import Odd
 
@@ -350,4 +350,4 @@ def _is_flag(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     if type(value) is int:
         return abs(value) <= MAX_INTEGER
-    return type(value) is float and abs(value) < float('inf')
+    return type(value) is float and abs(value) < float('inf') and value != MARK

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -18,9 +19,9 @@ _IS_NUMBER[np.frombuffer(b'+-.0123456789eE', np.uint8)] = True
 _IS_FRACTION = np.zeros(256, bool)
 _IS_FRACTION[np.frombuffer(b'.eE', np.uint8)] = True
 #: Stands between lists, so that one pass gives their numbers and their lengths; it has no dot.
-_MARK = 9e300
+MARK = 9e300
 _BETWEEN, _END = b',9e300,', b',9e300]'
-_parser = simdjson.Parser()
+_local = threading.local()  # a parser must not be used by two threads at once
 
 
 class NotPlain(Exception):
@@ -39,9 +40,17 @@ class Numbers(NamedTuple):
     is_int: Optional[np.ndarray]
 
 
+def _parser() -> simdjson.Parser:
+    try:
+        return _local.parser
+    except AttributeError:
+        _local.parser = simdjson.Parser()
+        return _local.parser
+
+
 def _flatten(text: bytes) -> np.ndarray:
     try:
-        return np.frombuffer(_parser.parse(text).as_buffer(of_type='d'), np.float64)
+        return np.frombuffer(_parser().parse(text).as_buffer(of_type='d'), np.float64)
     except (ValueError, RuntimeError, TypeError) as error:  # simdjson's own errors are spread over these
         raise NotPlain(str(error)) from None
 
@@ -77,12 +86,14 @@ def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
     Raises:
         NotPlain: a text is not a list, or holds something else than numbers.
     """
+    if not texts:
+        return Numbers(np.zeros(0), None), np.zeros(0, np.int64)
     text = b'[' + _BETWEEN.join(texts) + _END
     values, codes = _flatten(text), np.frombuffer(text, np.uint8)
     starts_a_list = text.startswith(b'[[') and text.count(_BETWEEN + b'[') == len(texts) - 1
     if not starts_a_list or np.count_nonzero(codes == 0x5B) != len(texts) + 1:
         raise NotPlain('not a flat list each')
-    is_mark = values == _MARK
+    is_mark = values == MARK
     ends = np.flatnonzero(is_mark)
     if ends.size != len(texts):
         raise NotPlain('a number that marks the ends')

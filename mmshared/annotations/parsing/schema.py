@@ -44,7 +44,7 @@ class Schema:
     """
 
     def __init__(self, fields: Dict[str, Any]) -> None:
-        self._fields, self.extras = fields, []
+        self._fields, self.extras, self._full = fields, [], False
         self._decoder = self._make()
 
     def decode(self, array: bytes) -> List[Any]:
@@ -57,7 +57,7 @@ class Schema:
         try:
             return self._decoder.decode(array)
         except msgspec.ValidationError as error:
-            if 'unknown field' not in str(error) or not self._learn(array):
+            if self._full or 'unknown field' not in str(error) or not self._learn(array):
                 raise
             return self.decode(array)
 
@@ -84,7 +84,8 @@ class Schema:
         records = msgspec.json.decode(array, type=List[Dict[str, Raw]])
         keys = {key: None for record in records for key in record}
         new = [key for key in keys if key not in self._fields and key not in self.extras and not _UNFIT.search(key)]
-        if not new or len(self.extras) + len(new) > _MAX_EXTRAS:
+        self._full = self._full or len(self.extras) + len(new) > _MAX_EXTRAS
+        if not new or self._full:
             return False
         self.extras += new
         self._decoder = self._make()

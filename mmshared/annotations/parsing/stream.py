@@ -309,7 +309,8 @@ def _is_wrong(error: json.JSONDecodeError) -> bool:
 
 def _has_long_number(data: bytes) -> bool:
     """Whether there may be a number of more than 4,300 digits: ``json`` refuses it, the fast decoder does not."""
-    return _LONG_NUMBER.search(data[::_STRIDE]) is not None
+    found = _LONG_NUMBER.finditer(data[::_STRIDE])
+    return any(data[match.start() * _STRIDE : (match.end() - 1) * _STRIDE].isdigit() for match in found)
 
 
 def _skip(text: str, position: int) -> int:
