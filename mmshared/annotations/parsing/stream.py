@@ -28,7 +28,8 @@ _REFUSALS = (msgspec.DecodeError, json.JSONDecodeError, RecursionError)
 _TAIL = 16
 #: Every so many bytes one is looked at: a number of more than 4,300 digits shows as so many digits in a row.
 _STRIDE = 128
-_LONG_NUMBER = re.compile(rb'[0-9]{%d}' % (4300 // _STRIDE))
+_SAMPLES = 4300 // _STRIDE
+_LONG_NUMBER = re.compile(rb'(?=[0-9]{%d})' % _SAMPLES)
 
 
 class Odd(NamedTuple):
@@ -309,8 +310,8 @@ def _is_wrong(error: json.JSONDecodeError) -> bool:
 
 def _has_long_number(data: bytes) -> bool:
     """Whether there may be a number of more than 4,300 digits: ``json`` refuses it, the fast decoder does not."""
-    found = _LONG_NUMBER.finditer(data[::_STRIDE])
-    return any(data[match.start() * _STRIDE : (match.end() - 1) * _STRIDE].isdigit() for match in found)
+    found = (match.start() * _STRIDE for match in _LONG_NUMBER.finditer(data[::_STRIDE]))
+    return any(data[start : start + (_SAMPLES - 1) * _STRIDE].isdigit() for start in found)
 
 
 def _skip(text: str, position: int) -> int:
