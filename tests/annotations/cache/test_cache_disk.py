@@ -172,7 +172,7 @@ def falls_back(cache_dir, source, uid=0):
         lines = []
         from mmshared.annotations.cache import store_cache as cache
 
-        cache.say = lambda message, *args: lines.append(message % args)
+        cache.say = lambda message, *args, **level: lines.append(message % args)
         build = Builder()
         path = StoreCache(cache_dir, 1).get(source, build, check)
         assert StoreCache(cache_dir, 1).get(source, build, check) == path
