@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mmshared.annotations.columns import CoordinateEncoder, compact, decode_coordinates, narrow
 from mmshared.annotations.parsing.grouping import group_by_image
 from mmshared.annotations.parsing.ids import CodeTable, IdTable
-from mmshared.annotations.parsing.numbers import MARK, MAX_INTEGER, NotPlain, parse_lists, parse_scalars
+from mmshared.annotations.parsing.numbers import MARK, MAX_INTEGER, Lists, NotPlain, Scalars
 
 from .json_text import NUMBERS
 
@@ -82,7 +82,7 @@ def is_large(value: object) -> bool:
 def test_scalars(texts: List[str]) -> None:
     expected = [json.loads(text) for text in texts]
     try:
-        assert_numbers(parse_scalars([text.encode() for text in texts]), expected)
+        assert_numbers(Scalars([text.encode() for text in texts]).parse(), expected)
     except NotPlain:
         assert any(map(is_large, expected))
 
@@ -93,7 +93,7 @@ def test_lists(lists: List[List[str]], space: str) -> None:
     texts = [f'[{space}{f"{space},{space}".join(one)}{space}]'.encode() for one in lists]
     expected = [json.loads(number) for one in lists for number in one]
     try:
-        numbers, lengths = parse_lists(texts)
+        numbers, lengths = Lists(texts).parse()
     except NotPlain:
         assert any(map(is_large, expected)) or MARK in expected
     else:
@@ -104,13 +104,13 @@ def test_lists(lists: List[List[str]], space: str) -> None:
 @pytest.mark.parametrize('text', ['true', 'null', '"1"', '[1]', '{}', '[]', '1e999', str(10**19), '{"a": 1}'])
 def test_no_scalar(text: str) -> None:
     with pytest.raises(NotPlain):
-        parse_scalars([b'1.5', text.encode()])
+        Scalars([b'1.5', text.encode()]).parse()
 
 
 @pytest.mark.parametrize('text', ['1', '[[1]]', '[null]', '["1"]', '[true]', '{}', '{"a": [1]}', '["],["]', '[{}]'])
 def test_no_flat_list(text: str) -> None:
     with pytest.raises(NotPlain):
-        parse_lists([b'[1.5]', text.encode()])
+        Lists([b'[1.5]', text.encode()]).parse()
 
 
 ids = st.one_of(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import mmap
 from array import array
-from itertools import chain
+from itertools import chain, compress, repeat
+from operator import is_, not_
 from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import msgspec
@@ -20,7 +21,7 @@ from ..columns import SCALES, CoordinateEncoder, scaled
 from ..errors import AnnotationFileError, shorten
 from ..layout import AREA_INT, COORDS_INT, COORDS_MIXED, FLAG_FORMS, MISSING, NULL, ODD, POLYGONS, RUN_LENGTH
 from .ids import CodeTable, IdTable
-from .numbers import MARK, MAX_INTEGER, NotPlain, parse_lists, parse_scalars
+from .numbers import MARK, MAX_INTEGER, Lists, NotPlain, Numbers, Scalars
 from .schema import ANNOTATION, IMAGE, Schema, object_text
 from .stream import Odd
 
@@ -206,6 +207,26 @@ class ImageIngest(_Ingest):
         row['coded'] = 0 if coded is None else coded
 
 
+class _Segmentations:
+    """The segmentations of some records.
+
+    Attributes:
+        texts: all polygons.
+        counts: int64, per record: how many polygons it has.
+        others: position and value of each segmentation that is no list of polygons.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        is_list = [*map(is_, map(type, values), repeat(list))]
+        lists = values if all(is_list) else [*compress(values, is_list)]
+        self.texts = Lists([*chain.from_iterable(lists)])
+        self.counts = np.frombuffer(array('q', map(len, lists)), np.int64)
+        at = [*compress(range(len(values)), map(not_, is_list))]
+        self.others = [(i, values[i]) for i in at]
+        if at:
+            self.counts = np.insert(self.counts, np.array(at) - np.arange(len(at)), 0)
+
+
 class AnnotationIngest(_Ingest):
     """The ``annotations`` table.
 
@@ -229,24 +250,29 @@ class AnnotationIngest(_Ingest):
         columns = np.zeros(len(records), self.row)
         if not records:
             return columns
-        area = parse_scalars([r.area for r in records])
-        boxes, lengths = parse_lists([r.bbox for r in records])
+        # All that touches the records' objects comes first, while the processor's cache still holds them.
+        areas, boxes = Scalars([r.area for r in records]), Lists([r.bbox for r in records])
+        outlines = _Segmentations([r.segmentation for r in records])
+        ids, image_ids = [r.id for r in records], [r.image_id for r in records]
+        category_ids = [r.category_id for r in records]
+        flags = self._flags(records)
+
+        area, (box, lengths), coordinates = areas.parse(), boxes.parse(), outlines.texts.parse()
         if (lengths != 4).any():
             raise NotPlain('a box without four numbers')
-        flags = self._flags(records)
-        self._segmentations(columns, [r.segmentation for r in records])  # the last that may raise NotPlain
-        columns['flags'] = flags
-        columns['area'], columns['bbox'] = area.values, boxes.values.reshape(-1, 4)
+        # Nothing is refused from here on, so what is written now stays.
+        columns['flags'], columns['area'], columns['bbox'] = flags, area.values, box.values.reshape(-1, 4)
         self.area.add(area.values)
-        self.bbox.add(boxes.values)
-        if boxes.is_int is not None:
-            columns['types'] |= (boxes.is_int.reshape(-1, 4) @ np.array([1, 2, 4, 8])).astype(np.uint8)
+        self.bbox.add(box.values)
+        if box.is_int is not None:
+            columns['types'] |= (box.is_int.reshape(-1, 4) @ np.array([1, 2, 4, 8])).astype(np.uint8)
         if area.is_int is not None:
             columns['types'] |= area.is_int.astype(np.uint8) * np.uint8(AREA_INT)
-        columns['id'], coded = self.ids.encode([r.id for r in records])
-        columns['image'], image_coded = self.image_ids.encode([r.image_id for r in records])
+        self._segmentations(columns, outlines, *coordinates)
+        columns['id'], coded = self.ids.encode(ids)
+        columns['image'], image_coded = self.image_ids.encode(image_ids)
         columns['coded'] = (0 if coded is None else coded) + (0 if image_coded is None else 2 * image_coded)
-        columns['category'] = self.categories.encode([r.category_id for r in records])
+        columns['category'] = self.categories.encode(category_ids)
         self._extras(columns, records)
         return columns
 
@@ -261,20 +287,14 @@ class AnnotationIngest(_Ingest):
                 forms |= np.array([_flag_form(value) for value in values], np.uint8) << shift
         return forms
 
-    def _segmentations(self, columns: np.ndarray, segmentations: Sequence[Any]) -> None:
-        lists = [s for s in segmentations if type(s) is list]
-        others = []
-        polygons = np.frombuffer(array('q', map(len, lists)), np.int64)
-        if len(lists) < len(segmentations):
-            others = [i for i, s in enumerate(segmentations) if type(s) is not list]
-            polygons = np.insert(polygons, np.array(others) - np.arange(len(others)), 0)
-        if polygons.any():
-            numbers, lengths = parse_lists(list(chain.from_iterable(lists)))
-            self._coordinates(columns, numbers, lengths, polygons)
-        columns['polygons'] = polygons
+    def _segmentations(
+        self, columns: np.ndarray, outlines: _Segmentations, numbers: Numbers, lengths: np.ndarray
+    ) -> None:
+        if lengths.size:
+            self._coordinates(columns, numbers, lengths, outlines.counts)
+        columns['polygons'] = outlines.counts
         columns['kind'] = POLYGONS
-        for i in others:
-            value = segmentations[i]
+        for i, value in outlines.others:
             columns['kind'][i] = RUN_LENGTH if type(value) is dict else MISSING if value is UNSET else NULL
             if type(value) is dict:
                 text = object_text(value.items())

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import simdjson
@@ -70,34 +70,48 @@ def _integers(codes: np.ndarray, values: np.ndarray, marks: int = 0) -> Optional
     return is_int if is_int.any() else None
 
 
-def parse_scalars(texts: Sequence[Any]) -> Numbers:
-    """One number per text (bytes-like). Raises :class:`NotPlain` if one is not a number."""
-    text = b'[' + b','.join(texts) + b']'
-    values = _flatten(text)
-    codes = np.frombuffer(text, np.uint8)
-    if values.size != len(texts) or np.count_nonzero(codes == 0x5B) != 1:
-        raise NotPlain('not a number each')
-    return Numbers(values, _integers(codes, values))
+def _preceded(codes: np.ndarray, at: np.ndarray, text: bytes) -> bool:
+    """Whether ``text`` precedes each of the positions ``at`` of ``codes``."""
+    return all((codes[at - (len(text) - i)] == code).all() for i, code in enumerate(text))
 
 
-def parse_lists(texts: Sequence[Any]) -> tuple[Numbers, np.ndarray]:
-    """Each text (bytes-like) is a flat list of numbers: all their numbers, and the length of each (int64).
+class Scalars:
+    """Texts (bytes-like) of one number each, joined."""
 
-    Raises:
-        NotPlain: a text is not a list, or holds something else than numbers.
-    """
-    if not texts:
-        return Numbers(np.zeros(0), None), np.zeros(0, np.int64)
-    text = b'[' + _BETWEEN.join(texts) + _END
-    values, codes = _flatten(text), np.frombuffer(text, np.uint8)
-    starts_a_list = text.startswith(b'[[') and text.count(_BETWEEN + b'[') == len(texts) - 1
-    if not starts_a_list or np.count_nonzero(codes == 0x5B) != len(texts) + 1:
-        raise NotPlain('not a flat list each')
-    is_mark = values == MARK
-    ends = np.flatnonzero(is_mark)
-    if ends.size != len(texts):
-        raise NotPlain('a number that marks the ends')
-    ends -= np.arange(ends.size)
-    numbers = ~is_mark
-    is_int = _integers(codes, values, ends.size)
-    return Numbers(values[numbers], None if is_int is None else is_int[numbers]), np.diff(ends, prepend=0)
+    def __init__(self, texts: Sequence[Any]) -> None:
+        self._text, self._count = b'[' + b','.join(texts) + b']', len(texts)
+
+    def parse(self) -> Numbers:
+        """The numbers. Raises :class:`NotPlain` if a text is not a number."""
+        values, codes = _flatten(self._text), np.frombuffer(self._text, np.uint8)
+        if values.size != self._count or np.count_nonzero(codes == 0x5B) != 1:
+            raise NotPlain('not a number each')
+        return Numbers(values, _integers(codes, values))
+
+
+class Lists:
+    """Texts (bytes-like) of a flat list of numbers each, joined."""
+
+    def __init__(self, texts: Sequence[Any]) -> None:
+        self._text, self._count = b'[' + _BETWEEN.join(texts) + _END, len(texts)
+
+    def parse(self) -> Tuple[Numbers, np.ndarray]:
+        """All their numbers, and the length of each list (int64).
+
+        Raises:
+            NotPlain: a text is not a list, or holds something else than numbers.
+        """
+        if not self._count:
+            return Numbers(np.zeros(0), None), np.zeros(0, np.int64)
+        values, codes = _flatten(self._text), np.frombuffer(self._text, np.uint8)
+        opening = np.flatnonzero(codes == 0x5B)
+        if opening.size != self._count + 1 or not _preceded(codes, opening[2:], _BETWEEN) or opening[1] != 1:
+            raise NotPlain('not a flat list each')
+        is_mark = values == MARK
+        ends = np.flatnonzero(is_mark)
+        if ends.size != self._count:
+            raise NotPlain('a number that marks the ends')
+        ends -= np.arange(ends.size)
+        numbers = ~is_mark
+        is_int = _integers(codes, values, ends.size)
+        return Numbers(values[numbers], None if is_int is None else is_int[numbers]), np.diff(ends, prepend=0)
