@@ -7,100 +7,27 @@ values fit the columns; any other is *odd*: its whole text is kept, and its row 
 from __future__ import annotations
 
 import json
-import mmap
 from array import array
 from itertools import chain, compress, repeat
 from operator import is_, not_
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, BinaryIO, Callable, Dict, List, Optional, Sequence, Tuple
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from ..columns import SCALES, CoordinateEncoder, scaled
+from ..columns import CoordinateEncoder
 from ..errors import AnnotationFileError, shorten
 from ..layout import AREA_INT, COORDS_INT, COORDS_MIXED, FLAG_FORMS, MISSING, NULL, ODD, POLYGONS, RUN_LENGTH
 from .ids import CodeTable, IdTable
 from .numbers import MARK, MAX_INTEGER, Lists, NotPlain, Numbers, Scalars
+from .ranges import DecimalRange
+from .rows import ANNOTATION_ROW, IMAGE_ROW
 from .schema import ANNOTATION, IMAGE, Schema, object_text
+from .spool import Spool
 from .stream import Odd
 
-ANNOTATION_ROW = np.dtype(
-    [
-        ('id', '<i8'),
-        ('image', '<i8'),
-        ('area', '<f8'),
-        ('bbox', '<f8', 4),
-        ('category', '<i4'),
-        ('base', '<i4'),
-        ('coords', '<u4'),
-        ('polygons', '<u4'),
-        ('bits', '<u4'),
-        ('rle', '<u4'),
-        ('extra', '<u4'),
-        ('raw', '<u4'),
-        ('code', 'u1'),
-        ('flags', 'u1'),
-        ('types', 'u1'),
-        ('kind', 'u1'),
-        ('coded', 'u1'),
-    ]
-)
-IMAGE_ROW = np.dtype(
-    [
-        ('id', '<i8'),
-        ('height', '<i4'),
-        ('width', '<i4'),
-        ('name', '<u4'),
-        ('extra', '<u4'),
-        ('raw', '<u4'),
-        ('coded', 'u1'),
-    ]
-)
-
-
-class Spool:
-    """Bytes appended to a scratch file, mapped when complete."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.size = file, 0
-
-    def write(self, data: Any) -> None:
-        """Appends a bytes-like object or an array."""
-        view = memoryview(data).cast('B') if len(data) else b''
-        self._file.write(view)
-        self.size += len(view)
-
-    def map(self) -> Union[mmap.mmap, bytes]:
-        """All that was written, read-only."""
-        self._file.flush()
-        return mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ) if self.size else b''
-
-
-class DecimalRange:
-    """The one scale with which all values seen are exact scaled integers (0: there is none), and their range."""
-
-    def __init__(self) -> None:
-        self._index, self._low, self._high = 0, np.inf, -np.inf
-
-    def add(self, values: np.ndarray) -> None:
-        """Takes further float64 values into account."""
-        flat = np.ascontiguousarray(values).reshape(-1)
-        while self._index < len(SCALES) and not scaled(flat, int(SCALES[self._index]))[1].all():
-            self._index += 1
-        self._low, self._high = min(self._low, flat.min(initial=np.inf)), max(self._high, flat.max(initial=-np.inf))
-
-    def layout(self) -> Tuple[np.dtype, int]:
-        """dtype and scale to store the values with."""
-        if self._index == len(SCALES):
-            return np.dtype('<f8'), 0
-        scale = int(SCALES[self._index])
-        low, high = self._low * scale, self._high * scale
-        if low > high:
-            return np.dtype('<u2'), scale
-        if max(-low, high) > (1 << 31) - 1:  # a value that fitted the scale before it had to grow
-            return np.dtype('<f8'), 0
-        return np.dtype('<u2' if low >= 0 and high <= 65535 else '<i4'), scale
+_BLOCK = 1 << 13
 
 
 class _Ingest:
@@ -134,6 +61,33 @@ class _Ingest:
             columns = self._merge(columns, odd, len(elements))
         self.rows.write(columns.view(np.uint8))
         self.count += len(elements)
+
+    def state(self) -> Dict[str, Any]:
+        """All that is known of the records taken, but what is on the scratch files; can be written as JSON."""
+        spools = {'rows': self.rows, **self.spools}
+        for spool in spools.values():
+            spool.file.flush()
+        return {'count': self.count, 'sizes': {n: s.size for n, s in spools.items()}, 'ids': self.ids.values}
+
+    def restore(self, state: Dict[str, Any]) -> None:
+        """Makes an empty table the one that has this :meth:`state`, and wrote the scratch files."""
+        self.count = state['count']
+        for name, spool in {'rows': self.rows, **self.spools}.items():
+            spool.size = state['sizes'][name]
+        self.ids.encode(state['ids'])
+
+    def merge(self, other: _Ingest) -> None:
+        """Takes all records of ``other``, a table of the same kind, as if they had been added here; empties it."""
+        rows = np.frombuffer(other.rows.map(), self.row)
+        recode = self._recoding(other)
+        for start in range(0, rows.size, _BLOCK):
+            block = rows[start : start + _BLOCK].copy()
+            recode(block)
+            self.rows.write(block.view(np.uint8))
+        other.rows.file.close()
+        for name, spool in self.spools.items():
+            spool.append(other.spools[name])
+        self.count += other.count
 
     def error(self, position: int, value: Any, problem: str, field: Optional[str] = None) -> AnnotationFileError:
         """The error about the record at ``position`` of this table."""
@@ -171,6 +125,15 @@ class _Ingest:
         if some:
             columns['extra'] = [len(text) for text in texts]
             self.spools['extra'].write(b''.join(texts))
+
+    def _recoding(self, other: Any) -> Callable[[np.ndarray], None]:
+        """What turns the codes in rows of ``other`` into those that the same values have here."""
+        ids, _ = self.ids.encode(other.ids.values)
+
+        def recode(rows: np.ndarray) -> None:
+            _replace(rows['id'], rows['coded'] & 1 != 0, ids)
+
+        return recode
 
     def _columns(self, records: List[Any]) -> np.ndarray:
         raise NotImplementedError
@@ -276,6 +239,42 @@ class AnnotationIngest(_Ingest):
         self._extras(columns, records)
         return columns
 
+    def state(self) -> Dict[str, Any]:
+        """See the parent."""
+        return {
+            **super().state(),
+            'image_ids': self.image_ids.values,
+            'categories': self.categories.values,
+            'bbox': self.bbox.state(),
+            'area': self.area.state(),
+        }
+
+    def restore(self, state: Dict[str, Any]) -> None:
+        """See the parent."""
+        super().restore(state)
+        self.image_ids.encode(state['image_ids'])
+        self.categories.encode(state['categories'])
+        self.bbox.restore(state['bbox'])
+        self.area.restore(state['area'])
+
+    def merge(self, other: AnnotationIngest) -> None:
+        """See the parent."""
+        super().merge(other)
+        self.bbox.merge(other.bbox)
+        self.area.merge(other.area)
+
+    def _recoding(self, other: AnnotationIngest) -> Callable[[np.ndarray], None]:
+        recode_ids = super()._recoding(other)
+        images, _ = self.image_ids.encode(other.image_ids.values)
+        categories = self.categories.encode(other.categories.values)
+
+        def recode(rows: np.ndarray) -> None:
+            recode_ids(rows)
+            _replace(rows['image'], rows['coded'] & 2 != 0, images)
+            _replace(rows['category'], rows['category'] >= 0, categories)
+
+        return recode
+
     @staticmethod
     def _flags(records: List[Any]) -> np.ndarray:
         forms = np.zeros(len(records), np.uint8)
@@ -344,6 +343,12 @@ class AnnotationIngest(_Ingest):
         except AnnotationFileError as error:
             self.bad_category = self.bad_category or error
             row['category'] = -1
+
+
+def _replace(codes: np.ndarray, where: np.ndarray, new: np.ndarray) -> None:
+    """Replaces each code ``c`` at ``where`` by ``new[c]``, in place."""
+    if new.size:
+        codes[where] = new[codes[where]]
 
 
 def _small_flags(values: List[int]) -> np.ndarray:

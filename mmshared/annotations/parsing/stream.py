@@ -8,6 +8,7 @@ cut was a true element boundary. Only the piece is ever in memory. What the fast
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Tuple
@@ -168,27 +169,39 @@ class Cursor:
         self.offset = offset
 
 
+class Cut(NamedTuple):
+    """Between two elements of an array: the offset behind one's ``}``, and that of the next one's ``{``."""
+
+    end: int
+    start: int
+
+
 Decode = Callable[[bytes], List[Any]]
 
 
 class Elements:
-    """Iterates over the array that begins at ``offset``, as lists of decoded elements.
+    """Iterates over an array, as lists of decoded elements.
 
     Args:
         json_file: the file.
-        offset: of the array's opening bracket.
+        offset: behind the array's opening bracket, or of the element to begin with.
         decode: makes a list of elements of ``[...]``; raises ``msgspec.ValidationError`` if their types are others
             than it expects, ``msgspec.DecodeError`` if it is not JSON to it.
         name: what the array is called in errors.
+        count: number of the element to begin with, for errors.
+        stop: where to stop, if elements should turn out to end there; at the array's end in any case.
 
     Iterating yields lists whose elements are what ``decode`` makes, or :class:`Odd` where it refuses. Afterwards
-    ``end`` is the offset behind the closing bracket. ``offset`` moves along, for progress.
+    ``end`` is the offset behind the closing bracket; it is -1 if the iteration ended at ``stop``. ``offset`` moves
+    along; it is that of the next element.
     """
 
-    def __init__(self, json_file: JsonFile, offset: int, decode: Decode, name: str) -> None:
+    def __init__(
+        self, json_file: JsonFile, offset: int, decode: Decode, name: str, count: int = 0, stop: Optional[Cut] = None
+    ) -> None:
         self._json, self._decode, self._name = json_file, decode, name
-        self.offset, self.end, self.count = offset + 1, -1, 0
-        self._cuts = _CUTS
+        self.offset, self.end, self.count = offset, -1, count
+        self._cuts, self._stop = _CUTS, stop
 
     def __iter__(self) -> Iterator[List[Any]]:
         self.offset, byte = self._json.token(self.offset)
@@ -196,6 +209,14 @@ class Elements:
             self.end = self.offset + 1
         size = PIECE
         while self.end < 0:
+            if self._stop and self.offset + size >= self._stop.end:
+                stop, self._stop = self._stop, None  # a wrong guess is forgotten
+                elements = self._up_to(stop)
+                if elements:
+                    self.offset = stop.start
+                    self.count += len(elements)
+                    yield elements
+                    return
             data = self._json.read(self.offset, size)
             elements, used = self._fast(data)
             if not used:
@@ -208,6 +229,25 @@ class Elements:
             self.count += len(elements)
             yield elements
 
+    def _up_to(self, stop: Cut) -> List[Any]:
+        """The elements before ``stop``; none if it is not between two elements."""
+        data = self._json.read(self.offset, max(stop.end - self.offset, 0))
+        with contextlib.suppress(*_REFUSALS, AnnotationFileError):
+            if not _has_long_number(data):
+                self._check_text(data)
+                return self._decode_all(b'[%b]' % data)
+        with contextlib.suppress(AnnotationFileError):
+            elements, used = self._slow(data + b']')
+            self.end = -1
+            if used == len(data) + 1:
+                return elements
+        return []
+
+    def _check_text(self, data: bytes) -> None:
+        """Raises the error if ``data``, read at ``offset``, is not UTF-8."""
+        if not data.isascii():
+            self._json.text(self.offset, data, f'{self._name}[{self.count}] or later')
+
     def _fast(self, data: bytes) -> Tuple[List[Any], int]:
         """Elements and the bytes they take, by ``decode``; 0 bytes if it cannot."""
         if _has_long_number(data):
@@ -217,8 +257,7 @@ class Elements:
             cut = _boundary(data, cut)
             if cut < 0:
                 break
-            if not data.isascii():
-                self._json.text(self.offset, data[:cut], f'{self._name}[{self.count}] or later')
+            self._check_text(data[:cut])
             try:
                 elements = self._decode_all(b'[%b]' % data[:cut])
                 self._cuts = _CUTS
@@ -240,8 +279,7 @@ class Elements:
     def _last(self, data: bytes, trailing: int) -> Tuple[List[Any], int]:
         """The array's last elements: ``data[trailing]`` is the first non-space behind the closing bracket."""
         close = data.rfind(b']', 0, trailing)
-        if not data.isascii():
-            self._json.text(self.offset, data[: close + 1], f'{self._name}[{self.count}] or later')
+        self._check_text(data[: close + 1])
         try:
             elements = self._decode_all(b'[%b]' % data[:close])
         except _REFUSALS:

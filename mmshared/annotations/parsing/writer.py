@@ -13,7 +13,9 @@ from ..errors import AnnotationFileError, shorten
 from ..layout import FLAG_FORMS, INDEX, KEPT, POLYGONS, RAGGED, Trait, image_record, json_list
 from .detection import kept
 from .grouping import Groups, group_by_image
-from .ingest import ANNOTATION_ROW, IMAGE_ROW, AnnotationIngest, ImageIngest, Spool
+from .ingest import AnnotationIngest, ImageIngest
+from .rows import ANNOTATION_ROW, IMAGE_ROW
+from .spool import Spool
 from .violations import DetectionRules
 
 _BLOCK = 1 << 13
