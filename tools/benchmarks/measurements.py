@@ -90,7 +90,7 @@ class Benchmark:
             with self._both() as probes:
                 for kind in KINDS if run % 2 else KINDS[::-1]:
                     if self.job.cold:
-                        _forget_pages(self.job.file)
+                        forget_pages(self.job.file)
                     seconds[kind].append(self._load(probes[kind], kind))
         self._stock_seconds = seconds['stock']
         typical = {kind: median(values) for kind, values in seconds.items()}
@@ -359,7 +359,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _forget_pages(file: Path) -> None:
+def forget_pages(file: Path) -> None:
     """Have the kernel drop the file from its page cache."""
     descriptor = os.open(file, os.O_RDONLY)
     try:

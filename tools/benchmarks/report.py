@@ -64,6 +64,14 @@ def table(rows: Sequence[Row]) -> str:
     return '\n'.join([f'| {line} |' for line in text] + [''] * bool(notes) + notes)
 
 
+def figures(values: Dict[str, float]) -> str:
+    """A table of two columns: what, and how much."""
+    width = max(map(len, values))
+    lines = ['', '-' * width] + list(values)
+    cells = ['shared', '---:'] + [f'{v:,}' if isinstance(v, int) else _figure(v) for v in values.values()]
+    return '\n'.join(f'| {line.ljust(width)} | {cell.rjust(10)} |' for line, cell in zip(lines, cells))
+
+
 def machine() -> Dict[str, Any]:
     """Facts about this machine and the versions of what is measured."""
     cores = len(os.sched_getaffinity(0))

@@ -120,6 +120,35 @@ def _read_everything(dataset: Any, workers: int, samples: int) -> Tuple[object, 
     return batches, list(reads.values())
 
 
+def epoch(kind: str, workers: int, stops: int, file: str, **source: Any) -> Iterator[Reply]:
+    """One rank whose workers each read every sample once, shuffled, in ``stops`` equal steps.
+
+    The first two stops are before loading and loaded; then comes one when the workers have begun.
+    """
+    from torch.utils.data import DataLoader
+
+    import_all([kind])
+    yield {}
+    start = time.perf_counter()
+    dataset = make_dataset(kind, file, **source)
+    yield {'seconds': time.perf_counter() - start}
+    order = random.Random(0).sample(range(len(dataset)), len(dataset))
+    ends = [len(order) * i // stops for i in range(stops + 1)]
+
+    class Reads:
+        """Each item is a whole step, so that every worker can have one; passes on only who read it."""
+
+        def __getitem__(self, step: int) -> int:
+            for index in order[ends[step - 1] if step else 0 : ends[step]]:
+                dataset.get_data_info(index)
+            return os.getpid()
+
+    steps = [step for step in range(stops + 1) for _ in range(workers)]
+    loader = iter(DataLoader(Reads(), sampler=steps, batch_size=None, num_workers=workers, prefetch_factor=1))
+    for _ in range(stops + 1):
+        yield {'workers': [next(loader) for _ in range(workers)]}
+
+
 def lookups(file: str, **source: Any) -> Iterator[Reply]:
     """``get_data_info`` of both datasets in one process, in small blocks of the same samples, in turns.
 
@@ -145,7 +174,7 @@ def lookups(file: str, **source: Any) -> Iterator[Reply]:
     yield times
 
 
-TASKS = {task.__name__: task for task in (load, rank, lookups)}
+TASKS = {task.__name__: task for task in (load, rank, epoch, lookups)}
 
 
 def main() -> None:
