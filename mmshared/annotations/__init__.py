@@ -2,7 +2,7 @@
 
 from .cache import CacheError, Fingerprint, StoreCache
 from .errors import AnnotationFileError, StoreError
-from .opening import find_store, open_store, shared_rows
+from .opening import find_store, has_store_magic, open_store, shared_rows
 from .store import AnnotationStore
 from .view import DetectionView
 
@@ -15,6 +15,7 @@ __all__ = [
     'StoreCache',
     'StoreError',
     'find_store',
+    'has_store_magic',
     'open_store',
     'shared_rows',
 ]

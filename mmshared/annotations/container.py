@@ -123,7 +123,10 @@ class Container:
         if struct.unpack_from('<I', head, _PREAMBLE.size)[0] != zlib.crc32(head[: _PREAMBLE.size]):
             raise StoreError(f'{self.path}: its first bytes are damaged')
         if version != FORMAT_VERSION:
-            raise StoreError(f'{self.path}: has format version {version}, this mmshared reads {FORMAT_VERSION}')
+            raise StoreError(
+                f'{self.path}: has format version {version}, this mmshared reads {FORMAT_VERSION}. '
+                'Pack the annotation file again'
+            )
         actual = os.fstat(file.fileno()).st_size
         if actual != size or offset + length != size or length > _MAX_HEADER:
             raise StoreError(f'{self.path}: has {actual} bytes, should have {size}')

@@ -1,15 +1,19 @@
-"""From an annotation file to its store: mapped if it is there, built if it is not."""
+"""From an annotation file to its store: mapped if it is there, built if it is not.
+
+A file that is a store itself (``mmshared pack -o``) is mapped as it is, whatever its name.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import BinaryIO, Callable, Optional, Union
 
 import numpy as np
 
 from .cache import Fingerprint, Hold, StoreCache
-from .container import FORMAT_VERSION, Container, ContainerWriter
+from .container import FORMAT_VERSION, MAGIC, Container, ContainerWriter
 from .errors import StoreError
 from .parsing.builder import build_store
 from .store import AnnotationStore
@@ -18,41 +22,68 @@ Source = Union[str, os.PathLike, Fingerprint]
 _ROWS = 'rows'
 
 
-def open_store(source: Source, cache_dir: Optional[str] = None, content: Optional[str] = None) -> AnnotationStore:
+def open_store(
+    source: Source, cache_dir: Optional[str] = None, content: Optional[str] = None, refuse: bool = True
+) -> AnnotationStore:
     """The store of a COCO annotation file; the first process of a node to ask builds it, the others wait for it.
 
     Args:
-        source: path of the file, or a :class:`~.cache.Fingerprint` of something that is no local file.
+        source: path of the file, or of a store, or a :class:`~.cache.Fingerprint` of something that is no local file.
         cache_dir: folder of the stores; see :class:`~.cache.StoreCache`.
         content: local path to read from, where ``source`` is a fingerprint.
+        refuse: whether to raise for a file that mmdet's ``CocoDataset`` would choke on. Else the result's ``violation``
+            says what that is.
 
     Raises:
         AnnotationFileError: the file is not COCO annotations, or mmdet's ``CocoDataset`` would choke on it.
+        StoreError: the file is a store, but a torn one, or of another version.
         FileNotFoundError, IsADirectoryError, PermissionError: the file cannot be read.
         CacheError: no store can be written.
     """
 
     def build(path: str, out: BinaryIO, progress: Callable[[int, int], None], scratch: Callable[[], BinaryIO]) -> None:
-        with open(path if content is None else content, 'rb') as file:
-            violation = build_store(file, path, out, scratch, progress)
-        if violation:
+        readable = path if content is None else content
+        with open(readable, 'rb') as file:
+            if has_store_magic(readable):
+                violation = AnnotationStore(readable).violation
+                shutil.copyfileobj(file, out)
+            else:
+                violation = build_store(file, path, out, scratch, progress)
+        if violation and refuse:
             raise violation
 
-    return _map(StoreCache(cache_dir, FORMAT_VERSION).acquire(source, build, is_store))
+    if not isinstance(source, Fingerprint) and has_store_magic(source):
+        return _accepted(AnnotationStore(os.path.abspath(source)), refuse)  # it pickles to its path
+    hold = StoreCache(cache_dir, FORMAT_VERSION).acquire(source, build, is_store)
+    return _accepted(_map(hold), refuse)
 
 
 def find_store(source: Fingerprint, cache_dir: Optional[str] = None) -> Optional[AnnotationStore]:
     """As :func:`open_store`, but None where it would have to be built."""
     hold = StoreCache(cache_dir, FORMAT_VERSION).find(source, is_store)
-    return None if hold is None else _map(hold)
+    return None if hold is None else _accepted(_map(hold))
 
 
 def _map(hold: Hold) -> AnnotationStore:
-    store = AnnotationStore(hold.path)
-    hold.close()
-    if store.violation:
+    with hold:
+        return AnnotationStore(hold.path)
+
+
+def _accepted(store: AnnotationStore, refuse: bool = True) -> AnnotationStore:
+    if refuse and store.violation:
         raise store.violation
     return store
+
+
+def has_store_magic(path: Union[str, os.PathLike]) -> bool:
+    """Whether the file at ``path`` begins as a store does, be it whole or not. False for what cannot be read."""
+    if not os.path.isfile(path):  # a pipe would hang
+        return False
+    try:
+        with open(path, 'rb') as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def is_store(path: Path) -> bool:
@@ -62,6 +93,32 @@ def is_store(path: Path) -> bool:
     except (StoreError, OSError):
         return False
     return True
+
+
+def source_of(path: Path) -> Optional[str]:
+    """The annotation file that the store at ``path`` was made from, as it says itself; None if it is not readable.
+
+    It does not count as a use of the store.
+    """
+    try:
+        return _source(path, os.O_RDONLY | getattr(os, 'O_NOATIME', 0))
+    except PermissionError:  # not the owner's question
+        pass
+    except (OSError, StoreError):
+        return None
+    try:
+        return _source(path, os.O_RDONLY)
+    except (OSError, StoreError):
+        return None
+
+
+def _source(path: Path, flags: int) -> Optional[str]:
+    descriptor = os.open(path, flags)
+    try:
+        source = Container(path, descriptor).attributes.get('source')
+    finally:
+        os.close(descriptor)
+    return source if isinstance(source, str) else None
 
 
 def shared_rows(

@@ -63,9 +63,7 @@ def network_filesystem(folder: os.PathLike) -> Optional[str]:
     """
     if not sys.platform.startswith('linux'):
         return None
-    path = Path(os.path.realpath(folder))
-    while not os.path.exists(path) and path != path.parent:
-        path = path.parent
+    path = nearest(folder)
     magic = _statfs_type(path)
     if magic in _NETWORK_MAGIC:
         return _NETWORK_MAGIC[magic]
@@ -73,6 +71,19 @@ def network_filesystem(folder: os.PathLike) -> Optional[str]:
     if magic == _FUSE_MAGIC:
         return None if name in _LOCAL_FUSE else name or 'fuse'
     return name if name in _NETWORK_NAMES else None
+
+
+def filesystem_name(folder: os.PathLike) -> Optional[str]:
+    """The name of the file system that ``folder`` (or, if missing, its nearest parent) is on, None if unknown."""
+    return network_filesystem(folder) or _mounted_type(nearest(folder))
+
+
+def nearest(folder: os.PathLike) -> Path:
+    """The real path of ``folder`` or, if it is missing, of its nearest parent that is there."""
+    path = Path(os.path.realpath(folder))
+    while not os.path.exists(path) and path != path.parent:
+        path = path.parent
+    return path
 
 
 def _statfs_type(path: Path) -> Optional[int]:

@@ -53,25 +53,29 @@ def entries(folder: Path, describe: Optional[Callable[[Path], Optional[str]]] = 
     return found
 
 
-def prune(folder: Path, unused_seconds: Optional[float], max_bytes: Optional[int]) -> List[Entry]:
+def prune(
+    folder: Path, unused_seconds: Optional[float], max_bytes: Optional[int], dry_run: bool = False
+) -> List[Entry]:
     """Remove, in ``folder``, stores not used for so long, then the longest unused ones beyond ``max_bytes`` in all.
 
-    Leftovers of crashed processes go too.
+    Leftovers of crashed processes go too. With ``dry_run`` everything stays.
 
     Returns:
-        The stores that were removed.
+        The stores that were removed, or would have been.
     """
-    sweep(folder)
+    if not dry_run:
+        sweep(folder)
     stores = sorted(entries(folder), key=lambda entry: entry.last_used)
     total = sum(entry.size for entry in stores)
     removed = []
     for entry in stores:
         unused = unused_seconds is not None and time.time() - entry.last_used >= unused_seconds
         beyond = max_bytes is not None and total > max_bytes
-        if (unused or beyond) and remove(entry.path):
+        if (unused or beyond) and (not entry.in_use if dry_run else remove(entry.path)):
             removed.append(entry)
             total -= entry.size
-    _remove_orphans(folder)
+    if not dry_run:
+        _remove_orphans(folder)
     return removed
 
 

@@ -68,7 +68,7 @@ class Draft:
         if self._name is not None:
             if os.name == 'nt':  # an open file cannot be renamed there
                 self.file.close()
-            os.replace(self._name, target)
+            os.replace(self._name, target)  # those who mapped a file of that name keep it
             self._name = None
             if locks.problem(self.folder) is None:
                 locks.try_lock(self.file.fileno(), shared=True)  # was exclusive, to tell it from an abandoned one
@@ -102,7 +102,7 @@ class Draft:
                 os.unlink(name)
 
     def _link(self, target: Path) -> bool:
-        """Name the nameless file ``target``; False if this system cannot."""
+        """Name the nameless file ``target``, or for now ``self._name`` if there is a file; False if it cannot be."""
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
         try:
             while True:
@@ -111,9 +111,9 @@ class Draft:
                     os.link(f'/proc/self/fd/{self.file.fileno()}', target.name, dst_dir_fd=folder, follow_symlinks=True)
                     return True
                 except FileExistsError:
-                    # Whoever publishes has found that file to be no use. Those who mapped it keep it.
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(target.name, dir_fd=folder)
+                    # Replaced in one step, so that there is a file of that name at any time.
+                    self._name = self.folder / f'.{secrets.token_hex(8)}{DRAFT_SUFFIX}'
+                    target = self._name
         except OSError as error:
             if error.errno in _CANNOT and self.folder.is_dir():
                 return False

@@ -187,7 +187,18 @@ class StoreCache:
         except CacheError:
             return None
 
-    def _own_folders(self) -> List[Folder]:
+    def where(self) -> Tuple[List[Folder], List[str]]:
+        """The folders that can take a store, best first, and why those before the first were passed over.
+
+        As for a build, the folder is created if it is missing.
+        """
+        reasons: List[str] = []
+        found = self._writable(reasons, None)
+        best = next(found, None)
+        passed_over = list(reasons)
+        return ([] if best is None else [best, *found]), passed_over
+
+    def own_folders(self) -> List[Folder]:
         """The folder that the user named, and no other; without one all that stores are put in."""
         folders = self.folders()
         return folders[:1] if folders[0].named else folders
@@ -196,24 +207,31 @@ class StoreCache:
         """The stores in all folders. ``describe(path)`` may give the source's path as the store itself knows it."""
         return [
             entry
-            for folder in self._own_folders()
+            for folder in self.own_folders()
             if folder.readable()
             for entry in inventory.entries(folder.path, describe)
         ]
 
-    def prune(self, unused_seconds: Optional[float] = None, max_bytes: Optional[int] = None) -> List[Entry]:
+    def prune(
+        self, unused_seconds: Optional[float] = None, max_bytes: Optional[int] = None, dry_run: bool = False
+    ) -> List[Entry]:
         """Remove stores not used for so long, and the longest unused ones beyond ``max_bytes``; never one in use.
 
         Without arguments only leftovers of crashed processes go. Folders that this user may not write stay as they are.
+
+        Args:
+            unused_seconds: Age of the last use.
+            max_bytes: What the stores of each folder may take.
+            dry_run: Remove nothing, just say what would go.
 
         Returns:
             The stores that were removed.
         """
         return [
             entry
-            for folder in self._own_folders()
+            for folder in self.own_folders()
             if folder.readable() and folder.problem() is None
-            for entry in inventory.prune(folder.path, unused_seconds, max_bytes)
+            for entry in inventory.prune(folder.path, unused_seconds, max_bytes, dry_run)
         ]
 
     def clear(self) -> List[Entry]:

@@ -1,0 +1,77 @@
+"""``mmshared pack | inspect | cache | doctor``: arguments in, exit status out, errors as one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import List, Optional
+
+from mmshared.annotations import AnnotationFileError, CacheError, StoreError
+from mmshared.version import __version__
+
+from . import cache, doctor, inspect, pack
+from .text import emit, printable
+
+INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports a process that SIGINT or SIGPIPE ended
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: its arguments; None for those of the process.
+
+    Returns:
+        Exit status: 0 all is well, 1 something is wrong (a line on stderr says what), 2 the arguments are wrong,
+        130 interrupted, 141 nobody reads the output any more.
+    """
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+        try:
+            status = arguments.run(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _drop_output()
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        complain('interrupted')
+        return INTERRUPTED
+    except (AnnotationFileError, CacheError, StoreError, OSError, ValueError) as error:
+        complain(explain(error))
+        return 1
+
+
+def complain(problem: str) -> None:
+    """One line on stderr."""
+    emit(f'mmshared: error: {printable(problem, 1500)}', sys.stderr)
+
+
+def explain(error: BaseException) -> str:
+    """What is wrong, for people: of the system's errors the file and the reason."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f'{os.fsdecode(error.filename)}: {error.strerror}'
+    return str(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='mmshared', description='Pack and inspect annotation files for MMDetection, and look after their stores.'
+    )
+    parser.add_argument('--version', action='version', version=f'mmshared {__version__}')
+    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    for module in (pack, inspect, cache, doctor):
+        module.add_to(commands)
+    return parser
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: Python would complain about the closed pipe once more at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):  # no real file: nobody complains
+        pass

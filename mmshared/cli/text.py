@@ -1,0 +1,73 @@
+"""Text for a terminal: nothing from a file may steer it, and no encoding may stop it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import unicodedata
+from typing import Any, List, Sequence, TextIO
+
+from mmshared.annotations.cache.errors import size_text
+from mmshared.annotations.errors import clip
+
+__all__ = ['columns', 'emit', 'paint', 'printable', 'size_text', 'width_of']
+
+_COLOURS = {'ok': '32', 'note': '36', 'warning': '33', 'problem': '31', 'error': '31'}
+
+
+def printable(text: Any, limit: int = 0) -> str:
+    """``str(text)`` on one line, cut to ``limit`` characters (0: whole), with what a terminal acts on escaped.
+
+    Class names and paths come from files: line ends, escape sequences, marks that turn the direction of writing and
+    lone surrogates become ``\\n``, ``\\x1b``, ``\\u202e``...
+    """
+    text = str(text)
+    if limit:
+        text = clip(text, limit)  # first: a name may have megabytes
+    if not text.isprintable():
+        text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode('ascii') for c in text)
+    return clip(text, limit) if limit else text
+
+
+def emit(line: str = '', stream: TextIO | None = None) -> None:
+    """Write ``line`` to ``stream`` (stdout); characters that its encoding lacks are escaped."""
+    stream = sys.stdout if stream is None else stream
+    if stream is None:  # closed before Python started
+        return
+    encoding = getattr(stream, 'encoding', None) or 'utf-8'
+    stream.write(line.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
+
+
+def width_of(text: str) -> int:
+    """Columns of a terminal that ``text`` takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in 'WF' else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> List[str]:
+    """``rows`` as lines of aligned columns, two spaces apart; those whose numbers are in ``right`` end flush."""
+    widths = [max(map(width_of, column)) for column in zip(*rows)]
+    lines = []
+    for row in rows:
+        cells = []
+        for i, (cell, width) in enumerate(zip(row, widths)):
+            gap = ' ' * (width - width_of(cell))
+            cells.append(gap + cell if i in right else cell + gap)
+        lines.append('  '.join(cells).rstrip())
+    return lines
+
+
+def paint(text: str, level: str) -> str:
+    """``text`` in the colour of ``level`` on a terminal that shows colours, unless ``$NO_COLOR`` is set."""
+    wanted = not os.environ.get('NO_COLOR') and os.environ.get('TERM') != 'dumb'
+    terminal = getattr(sys.stdout, 'isatty', lambda: False)
+    if level not in _COLOURS or not wanted or not terminal():
+        return text
+    return f'\033[{_COLOURS[level]}m{text}\033[0m'
+
+
+def terminal_width() -> int:
+    """Columns of the terminal: ``$COLUMNS``, else as it is, else 80; at least 40."""
+    return max(40, shutil.get_terminal_size().columns)
