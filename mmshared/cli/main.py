@@ -7,11 +7,10 @@ import os
 import sys
 from typing import List, Optional
 
-from mmshared.annotations import AnnotationFileError, CacheError, StoreError
 from mmshared.version import __version__
 
 from . import cache, doctor, inspect, pack
-from .text import emit, printable
+from .errors import FORESEEABLE, complain
 
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports a process that SIGINT or SIGPIPE ended
 
@@ -41,21 +40,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     except KeyboardInterrupt:
         complain('interrupted')
         return INTERRUPTED
-    except (AnnotationFileError, CacheError, StoreError, OSError, ValueError) as error:
-        complain(explain(error))
+    except FORESEEABLE as error:
+        complain(error)
         return 1
-
-
-def complain(problem: str) -> None:
-    """One line on stderr."""
-    emit(f'mmshared: error: {printable(problem, 1500)}', sys.stderr)
-
-
-def explain(error: BaseException) -> str:
-    """What is wrong, for people: of the system's errors the file and the reason."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f'{os.fsdecode(error.filename)}: {error.strerror}'
-    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:

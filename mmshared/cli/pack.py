@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from mmshared.annotations import AnnotationFileError, CacheError, Fingerprint, StoreError, find_store, open_store
+from mmshared.annotations import Fingerprint, find_store, open_store
 from mmshared.annotations.packing import check_target, pack_store, refuse_store, store_name
 
+from .errors import FORESEEABLE, complain
 from .text import emit, printable, size_text
 
 DESCRIPTION = """
@@ -33,8 +34,6 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack each file; one that cannot be packed does not keep the others from it."""
-    from .main import complain, explain
-
     targets = _targets(arguments.files, arguments.output)
     failed = 0
     with _folder(arguments.output, targets):
@@ -44,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
                     _into_cache(file, arguments.cache_dir)
                 else:
                     _to_target(file, targets[file], arguments.force)
-            except (AnnotationFileError, CacheError, StoreError, OSError, ValueError) as error:
-                if isinstance(error, BrokenPipeError):
-                    raise
+            except BrokenPipeError:
+                raise
+            except FORESEEABLE as error:
                 failed += 1
-                complain(explain(error))
+                complain(error)
     return 1 if failed else 0
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from ..columns import F64, I32, U16, narrow
 from ..container import ContainerWriter
 from ..errors import AnnotationFileError, shorten
-from ..layout import FLAG_FORMS, INDEX, KEPT, POLYGONS, RAGGED, Trait, image_record, json_list
+from ..layout import FLAG_FORMS, INDEX, KEPT, RAGGED, Trait, image_record, json_list
+from ..traits import annotation_traits, by_image, scale_traits
 from .detection import kept
 from .grouping import Groups, group_by_image
 from .ingest import AnnotationIngest, ImageIngest
@@ -133,29 +134,15 @@ class StoreWriter:
             for i in np.flatnonzero(odd & ~ignored):
                 keep[i] = self._rules.keeps(int(groups.order[block.start + i]), int(groups.last[of[i]]))
             flags[block] |= keep.astype(np.uint8) * np.uint8(KEPT)
-            traits[block] = _traits(rows, keep, odd)
-        some = np.flatnonzero(np.diff(groups.starts))
-        if some.size:
-            self._traits[some] = np.bitwise_or.reduceat(traits, groups.starts[some])
+            traits[block] = annotation_traits(rows, keep, odd)
+        self._traits |= by_image(traits, groups.starts)
         self._traits[odd_image] |= Trait.ODD
         self._traits[records['coded'] != 0] |= Trait.CODED
         self._out.add('annotation.flags', flags)
 
-    def _scales(self) -> None:
-        """Adds the scale's code to the traits of images whose annotations share one, those without polygons aside."""
-        known = self._rows[: int(self.groups.starts[-1])]
-        has_some = known['coords'] > 0
-        code = known['code'][has_some]
-        ends = np.concatenate([[0], np.cumsum(has_some)])[self.groups.starts]
-        some = np.flatnonzero(np.diff(ends))
-        if not some.size:
-            return
-        starts = ends[some]
-        low, high = np.minimum.reduceat(code, starts), np.maximum.reduceat(code, starts)
-        self._traits[some] |= np.where(low != high, int(Trait.VARIED), (low & 7).astype(np.int64) << 8)
-
     def _ragged_columns(self) -> None:
-        self._scales()
+        known = self._rows[: int(self.groups.starts[-1])]
+        self._traits |= scale_traits(known['coords'], known['code'], self.groups.starts)
         for name, dtype in RAGGED.items():
             spool, ordered = self._annotations.spools[name], _lengths(self._rows, name)
             pieces = _gather(spool.map(), _lengths(self._unordered, name), dtype, self.groups.order)
@@ -242,17 +229,6 @@ class StoreWriter:
         )
         problem = f'annotation ids are not unique, as CocoDataset requires: {named}. Give each its own id.'
         return AnnotationFileError(self._images.path, problem)
-
-
-def _traits(rows: np.ndarray, keep: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """The :class:`~..layout.Trait` bits that each annotation gives its image."""
-    traits = np.where(odd, int(Trait.ODD), 0)
-    traits |= np.where(rows['types'] != 0, int(Trait.INTEGERS), 0)
-    traits |= np.where((rows['kind'] != POLYGONS) | (rows['polygons'] == 0), int(Trait.NO_POLYGONS), 0)
-    traits |= np.where(keep, 0, int(Trait.DROPPED))
-    traits |= np.where(rows['code'] >= I32 * 8, int(Trait.VARIED), 0)
-    traits |= np.where(rows['base'] != 0, int(Trait.BASED), 0)
-    return traits
 
 
 _WIDTH = {'u16': U16, 'i32': I32, 'f64': F64}
