@@ -1,4 +1,4 @@
-"""Which :class:`~.layout.Trait` bits the images of a store have: what the writer notes, and a check can work out again."""
+"""The :class:`~.layout.Trait` bits of images: the writer notes them, and a check can work them out again."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ wrong, or made by somebody else to be wrong. Bytes between the columns belong to
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 import numpy as np
@@ -32,6 +33,13 @@ def verify(store: AnnotationStore) -> None:
 
 def faults(store: AnnotationStore) -> Iterator[str]:
     """What is wrong with ``store``, in words; nothing for a good one. Each kind of check needs those before it."""
+    try:
+        yield from _faults(store)
+    except MemoryError:
+        yield 'a column says it has more elements than memory can hold'
+
+
+def _faults(store: AnnotationStore) -> Iterator[str]:
     for check in (_checksums, _dtypes, _lengths, _numbers, _positions, _offsets, _coordinates, _texts, _derived):
         found = False
         for fault in check(store):
@@ -50,8 +58,10 @@ def _checksums(store: AnnotationStore) -> Iterator[str]:
 
 def _dtypes(store: AnnotationStore) -> Iterator[str]:
     """Number types and dimensions, and the scales of decimals."""
-    shapes = {'index': 2, 'annotation.bbox': 2}
+    shapes, bytes_in_all = {'index': 2, 'annotation.bbox': 2}, os.path.getsize(store.path)
     for name, column in store.container.columns.items():
+        if column.size > bytes_in_all and name != 'text.polygons':  # of one element stored once; polygons may be empty
+            yield f'column {name} says it has {column.size} elements'
         if column.ndim != shapes.get(name, 1):
             yield f'column {name} has {column.ndim} dimensions'
         if column.dtype.kind == 'f' and name not in _FLOATS:

@@ -43,7 +43,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument('file', metavar='ANN.json|STORE', help='COCO annotation file, or a store')
     parser.add_argument('--classes', action='store_true', help=f'all classes, not only the {TOP_CLASSES} largest')
     parser.add_argument('--verify', action='store_true', help='read the whole store and check it: exit status 1 if bad')
-    parser.add_argument('--cache-dir', metavar='DIR', help="the cache folder, where the config's dataset has a cache_dir")
+    parser.add_argument(
+        '--cache-dir', metavar='DIR', help="the cache folder, where the config's dataset has a cache_dir"
+    )
     parser.add_argument('--json', action='store_true', help='for programs')
     parser.set_defaults(run=run)
 
@@ -54,7 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     store, origin = _open(arguments.file, arguments.cache_dir)
     if arguments.verify:
         return _verify(store, arguments.json)
-    found, oddities = overview(store), find_oddities(store)
+    try:
+        found, oddities = overview(store), find_oddities(store)
+    except Exception as error:
+        for fault in faults(store):
+            raise StoreError(f'{store.path}: {fault}') from error
+        raise  # a good store: then it is no fault of the file
     seconds = time.monotonic() - began
     if arguments.json:
         emit(json.dumps(_record(arguments.file, store, origin, found, oddities), indent=2))
@@ -100,9 +107,7 @@ def _json_size(file: str, store: AnnotationStore) -> Optional[int]:
         return None
 
 
-def _record(
-    file: str, store: AnnotationStore, origin: str, found: Overview, oddities: List[Oddity]
-) -> Dict[str, Any]:
+def _record(file: str, store: AnnotationStore, origin: str, found: Overview, oddities: List[Oddity]) -> Dict[str, Any]:
     size = _json_size(file, store)
     cost = None if size is None else stock_cost(size)
     return {
@@ -119,7 +124,10 @@ def _record(
             **found.per_image,
             'histogram': [{'from': low, 'to': high, 'images': images} for low, high, images in found.histogram],
         },
-        'classes': [{'id': key, 'name': name, 'annotations': count} for key, name, count in found.categories],
+        'classes': [
+            {'id': repr(key) if key != key else key, 'name': name, 'annotations': count}  # NaN is no JSON
+            for key, name, count in found.categories
+        ],
         'segmentation': found.segmentation,
         'oddities': [{**oddity._asdict(), 'level': oddity.level.value} for oddity in oddities],
         'stock_estimate': cost and {'memory': cost.memory, 'peak_memory': cost.peak, 'seconds': list(cost.seconds)},
@@ -132,7 +140,9 @@ def _print(
     size, store_size = _json_size(file, store), os.path.getsize(store.path)
     emit(f'file         {printable(file)}' + (f', {size_text(size)}' if size is not None and origin != 'given' else ''))
     if origin == 'given':
-        emit(f'made from    {printable(store.source)}' + (f', {size_text(size)}' if size is not None else ', not there'))
+        emit(
+            f'made from    {printable(store.source)}' + (f', {size_text(size)}' if size is not None else ', not there')
+        )
     where = {'given': '', 'cache': ', from the cache', 'built': ', built now'}[origin]
     emit(f'store        {printable(store.path)}, {size_text(store_size)}{where}')
     emit(f'images       {found.images:,}')
@@ -156,7 +166,9 @@ def _print_histogram(found: Overview) -> None:
         f'max {stats["max"]:,}'
     )
     most = max(images for _, _, images in found.histogram)
-    rows = [(f'{low:,}' if low == high else f'{low:,}-{high:,}', f'{images:,}') for low, high, images in found.histogram]
+    rows = [
+        (f'{low:,}' if low == high else f'{low:,}-{high:,}', f'{images:,}') for low, high, images in found.histogram
+    ]
     room = max(10, min(50, terminal_width() - 4 - sum(max(map(len, column)) + 2 for column in zip(*rows))))
     for line, (_, _, images) in zip(columns(rows, right=(0, 1)), found.histogram):
         emit(f'  {line}  {"#" * -(-images * room // most)}'.rstrip())
@@ -182,7 +194,7 @@ def _print_classes(found: Overview, all_classes: bool) -> None:
         )
         for key, name, count in shown
     ]
-    for line in columns(rows, right=(2,)):
+    for line in columns(rows, right=(2,)) if rows else ():
         emit(f'  {line}')
     if len(shown) < len(ranked):
         emit(f'  ... and {len(ranked) - len(shown):,} more: --classes')
@@ -206,7 +218,7 @@ def _print_cost(size: int, store_size: int) -> None:
     low, high = (f'{seconds:,.0f}' if seconds >= 1 else f'{seconds:.1f}' for seconds in cost.seconds)
     emit('\nestimate, from measurements on other files')
     emit(
-        f'  CocoDataset        in every rank: {size_text(cost.memory)} of memory, {size_text(cost.peak)} while loading, '
+        f'  CocoDataset, in every rank        {size_text(cost.memory)} of memory ({size_text(cost.peak)} while it loads), '
         f'{low} to {high} s'
     )
-    emit(f'  SharedCocoDataset  once per node: {size_text(store_size)} on disk, mapped; memory that can be evicted')
+    emit(f'  SharedCocoDataset, once per node  {size_text(store_size)} on disk, mapped; memory that can be evicted')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from typing import List, Optional
@@ -58,7 +59,5 @@ def _parser() -> argparse.ArgumentParser:
 
 def _drop_output() -> None:
     """What is still buffered goes nowhere: Python would complain about the closed pipe once more at its end."""
-    try:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no real file: nobody complains
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):  # no real file: nobody complains
-        pass

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from mmshared.annotations import Fingerprint, find_store, open_store
-from mmshared.annotations.packing import check_target, pack_store, refuse_store, store_name
+from mmshared.annotations.packing import pack_store, refuse_store, store_name
 
 from .errors import FORESEEABLE, complain
 from .text import emit, printable, size_text
@@ -26,8 +26,12 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser('pack', help='build stores ahead of a job', description=DESCRIPTION)
     parser.add_argument('files', nargs='+', metavar='ANN.json', help='COCO annotation file')
     where = parser.add_mutually_exclusive_group()
-    where.add_argument('-o', '--output', metavar='PATH', help='a file, or for several inputs a folder, to put stores in')
-    where.add_argument('--cache-dir', metavar='DIR', help="the cache folder, where the config's dataset has a cache_dir")
+    where.add_argument(
+        '-o', '--output', metavar='PATH', help='a file, or for several inputs a folder, to put stores in'
+    )
+    where.add_argument(
+        '--cache-dir', metavar='DIR', help="the cache folder, where the config's dataset has a cache_dir"
+    )
     parser.add_argument('--force', action='store_true', help='with -o: replace a file even if it is no store')
     parser.set_defaults(run=run)
 

@@ -6,28 +6,14 @@ import os
 import shutil
 import sys
 import unicodedata
-from typing import Any, List, Sequence, TextIO
+from typing import List, Sequence, TextIO
 
 from mmshared.annotations.cache.errors import size_text
-from mmshared.annotations.errors import clip
+from mmshared.annotations.cache.messages import printable
 
-__all__ = ['columns', 'emit', 'paint', 'printable', 'size_text', 'width_of']
+__all__ = ['columns', 'emit', 'paint', 'printable', 'size_text', 'terminal_width', 'width_of']
 
 _COLOURS = {'ok': '32', 'note': '36', 'warning': '33', 'problem': '31', 'error': '31'}
-
-
-def printable(text: Any, limit: int = 0) -> str:
-    """``str(text)`` on one line, cut to ``limit`` characters (0: whole), with what a terminal acts on escaped.
-
-    Class names and paths come from files: line ends, escape sequences, marks that turn the direction of writing and
-    lone surrogates become ``\\n``, ``\\x1b``, ``\\u202e``...
-    """
-    text = str(text)
-    if limit:
-        text = clip(text, limit)  # first: a name may have megabytes
-    if not text.isprintable():
-        text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode('ascii') for c in text)
-    return clip(text, limit) if limit else text
 
 
 def emit(line: str = '', stream: TextIO | None = None) -> None:

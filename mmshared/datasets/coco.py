@@ -11,7 +11,7 @@ from mmdet.registry import DATASETS
 from mmengine.dataset import force_full_init
 from mmengine.logging import print_log
 
-from mmshared.annotations import AnnotationFileError, AnnotationStore, DetectionView
+from mmshared.annotations import AnnotationFileError, AnnotationStore, DetectionView, has_store_magic
 
 from .classes import match_categories
 from .data_list import LazyDataList
@@ -119,6 +119,8 @@ class SharedCocoDataset(CocoDataset):
         if reason is None:
             self._map_annotations()
             self._fully_initialized = True
+        elif has_store_magic(self.ann_file):
+            raise AnnotationFileError(self.ann_file, f'is a store. Give the JSON it was made from, because {reason}')
         else:
             print_log(
                 f'{type(self).__name__}: {self.ann_file} is loaded in full by every process, at the memory cost of '

@@ -14,8 +14,27 @@ logger = logging.getLogger('mmshared')
 _FORMAT = logging.Formatter('%(asctime)s - %(name)s - %(levelname)s - %(message)s')
 
 
+def printable(text: object, limit: int = 0) -> str:
+    """``str(text)`` on one line, cut to ``limit`` characters (0: whole), with what a terminal acts on escaped.
+
+    Class names and paths come from elsewhere: line ends, escape sequences, marks that turn the direction of writing and
+    lone surrogates become ``\\n``, ``\\x1b``, ``\\u202e``...
+    """
+    text = str(text)
+    if limit:
+        text = _cut(text, limit)  # first: a name may have megabytes
+    if not text.isprintable():
+        text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode('ascii') for c in text)
+    return _cut(text, limit) if limit else text
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + '...'
+
+
 def say(message: str, *args: object, level: int = logging.INFO) -> None:
-    """Log ``message % args`` to the logger 'mmshared', on stderr if no logging is configured."""
+    """Log ``message % args``, on one line, to the logger 'mmshared', on stderr if no logging is configured."""
+    message, args = '%s', (printable(message % args),)
     if logger.hasHandlers() or logger.level != logging.NOTSET:
         logger.log(level, message, *args)
     elif level >= logging.INFO:

@@ -11,7 +11,7 @@ from typing import Union
 
 from .errors import size_text
 from .locks import BuildLock, NoLock, Note
-from .messages import say
+from .messages import printable, say
 
 LARGE_BYTES = 50_000_000  # files below this are done before anybody wonders
 NOTE_SECONDS = 0.5
@@ -94,7 +94,7 @@ class Progress:
         filled = BAR_WIDTH * min(done, total) // total if total else 0
         bar = '#' * filled + '-' * (BAR_WIDTH - filled)
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f'\r{self._label} [{bar}] {self._text(done, total)}\033[K')
+            sys.stderr.write(f'\r{printable(self._label)} [{bar}] {self._text(done, total)}\033[K')
             sys.stderr.flush()
             self._bar = True
 

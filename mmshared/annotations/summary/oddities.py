@@ -52,7 +52,9 @@ def _file(store: AnnotationStore) -> Iterator[Oddity]:
     violation = store.violation
     if violation is not None:
         where = () if violation.record is None else (violation.record,)
-        problem = clip(violation.problem if violation.field is None else f'{violation.field!r} {violation.problem}', 400)
+        problem = clip(
+            violation.problem if violation.field is None else f'{violation.field!r} {violation.problem}', 400
+        )
         yield Oddity('refused', Level.ERROR, 'CocoDataset refuses this file', 1, where, problem)
     try:
         store.categories  # noqa: B018
@@ -246,7 +248,7 @@ def _categories(store: AnnotationStore) -> Iterator[Oddity]:
             'unnamed_category',
             Level.ERROR,
             'categories whose "name" is missing or no text',
-            "CocoDataset finds classes by name, and fails without one. Name them",
+            'CocoDataset finds classes by name, and fails without one. Name them',
             [i for i, (_, name, _) in enumerate(categories) if not isinstance(name, str)],
         ),
         oddity(
@@ -277,4 +279,3 @@ def _repeated(values: Sequence[Any]) -> List[int]:
             again.append(i)
         seen.add(value)
     return again
-

@@ -94,7 +94,7 @@ RULES: Tuple[Rule, ...] = (
         'text_id',
         Level.ERROR,
         'annotation ids that are no 64-bit integers',
-        "pycocotools' evaluation fails on ids that are no numbers, and rounds large ones. Number the annotations from 1",
+        "pycocotools' evaluation fails on ids that are no numbers, and rounds large ones. Number them from 1",
         lambda block, width, height: ~block.integer_id,
     ),
     Rule(

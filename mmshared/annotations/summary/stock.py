@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Tuple
 
-#: mmdet 3.3.0 on a JSON file of 293 MB, 600,000 polygons: bytes that ``CocoDataset`` leaves in memory, and its peak, per
-#: byte of the file; MB per second that it loads, on a busy and on a quiet machine (docs/architecture.md).
+#: mmdet 3.3.0 on a JSON file of 293 MB, 600,000 polygons: bytes that ``CocoDataset`` leaves in memory, and its peak,
+#: per byte of the file; MB per second that it loads, on a busy and on a quiet machine of two cores.
 KEPT_FACTOR, PEAK_FACTOR = 7.0, 9.2
 MEGABYTES_PER_SECOND = (7.0, 13.7)
 

@@ -1,1 +1,0 @@
-def add_to(c): pass
