@@ -61,9 +61,11 @@ def _file(store: AnnotationStore) -> Iterator[Oddity]:
     except AnnotationFileError as error:
         yield Oddity('no_categories', Level.ERROR, 'unusable categories', 1, (), f'{error.problem}. Write them')
     sections = store.container.attributes['sections']
-    for name in ('images', 'annotations'):
-        if not sections.get(name):
-            yield Oddity(f'no_{name}', Level.ERROR, f'no list of "{name}"', 1, (), 'CocoDataset fails. Write one')
+    if not sections.get('images'):
+        yield Oddity('no_images', Level.ERROR, 'no list of "images"', 1, (), 'CocoDataset fails. Write one')
+    if not sections.get('annotations'):
+        bites = 'fine for images to test on; there is nothing to train on, or to evaluate against'
+        yield Oddity('no_annotations', Level.NOTE, 'no list of "annotations"', 1, (), bites)
     if 'info' not in store.top:
         bites = 'some versions of pycocotools fail in evaluation (loadRes): KeyError "info". Write "info": {}'
         yield Oddity('no_info', Level.NOTE, 'no "info"', 1, (), bites)
@@ -188,7 +190,7 @@ def _images(store: AnnotationStore) -> Iterator[Oddity]:
         np.flatnonzero(small),
     )
     yield from oddity(
-        'no_annotations',
+        'empty_image',
         Level.NOTE,
         'images without annotations',
         "the base configs' filter_cfg (filter_empty_gt=True) leaves them out of training",
