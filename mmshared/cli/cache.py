@@ -104,11 +104,12 @@ def _remove(arguments: argparse.Namespace, seconds: float | None, max_bytes: int
     verb = 'would be removed' if dry_run else 'removed'
     emit(f'{verb}: {_count(gone)}, {size_text(sum(store.size for store in gone))}')
     used = [store for store in stay if store.in_use]
-    locked = [store for store in stay if not store.in_use and not os.access(store.path.parent, os.W_OK)]
     for store in used:
         emit(f'in use, stays: {printable(store.path)} ({printable(store.source)})')
-    for store in locked:
-        emit(f'in a folder that you may not write, stays: {printable(store.path)}')
+    for folder in cache.own_folders():
+        problem = folder.problem() if folder.readable() else None
+        if problem is not None:
+            emit(f'stays as it is: {printable(folder.path)} ({problem})')
     emit(f'left: {_count(stay)}, {size_text(sum(store.size for store in stay))}')
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -19,4 +20,5 @@ def complain(problem: BaseException | str) -> None:
     if isinstance(problem, OSError) and problem.strerror:
         name = problem.filename
         problem = problem.strerror if name is None else f'{os.fspath(name)}: {problem.strerror}'
-    emit(f'mmshared: error: {printable(problem, MAX_MESSAGE)}', sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads that either
+        emit(f'mmshared: error: {printable(problem, MAX_MESSAGE)}', sys.stderr)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import sys
+import signal
 from typing import List, Optional
 
 from mmshared.version import __version__
 
 from . import cache, doctor, inspect, pack
 from .errors import FORESEEABLE, complain
+from .text import drop_output, flush
 
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports a process that SIGINT or SIGPIPE ended
 
@@ -32,13 +31,14 @@ def main(argv: Optional[List[str]] = None) -> int:
         try:
             status = arguments.run(arguments)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            flush()
         return status
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         return PIPE_CLOSED
     except KeyboardInterrupt:
+        if argv is None:  # this process is at its end: an impatient second Ctrl-C must not print a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         complain('interrupted')
         return INTERRUPTED
     except FORESEEABLE as error:
@@ -55,9 +55,3 @@ def _parser() -> argparse.ArgumentParser:
     for module in (pack, inspect, cache, doctor):
         module.add_to(commands)
     return parser
-
-
-def _drop_output() -> None:
-    """What is still buffered goes nowhere: Python would complain about the closed pipe once more at its end."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # no real file: nobody complains
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -109,6 +110,8 @@ def _folder(output: Optional[str], targets: Dict[str, Path]) -> Any:
     """Make the folders of ``targets``; one that is still empty in the end goes again."""
     made = []
     for target in targets.values():
+        if target.parent.exists() and not target.parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(target.parent))
         missing = [path for path in (target.parent, *target.parent.parents) if not path.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         made += missing

@@ -2,27 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import unicodedata
-from typing import List, Sequence, TextIO
+from typing import Iterator, List, Sequence, TextIO
 
 from mmshared.annotations.cache.errors import size_text
 from mmshared.annotations.cache.messages import printable
 
-__all__ = ['columns', 'emit', 'paint', 'printable', 'size_text', 'terminal_width', 'width_of']
+__all__ = ['columns', 'drop_output', 'emit', 'flush', 'paint', 'printable', 'size_text', 'terminal_width', 'width_of']
 
 _COLOURS = {'ok': '32', 'note': '36', 'warning': '33', 'problem': '31', 'error': '31'}
 
 
 def emit(line: str = '', stream: TextIO | None = None) -> None:
-    """Write ``line`` to ``stream`` (stdout); characters that its encoding lacks are escaped."""
+    """Write ``line`` to ``stream`` (stdout); characters that its encoding lacks are escaped.
+
+    Raises:
+        OSError: it cannot be written; a BrokenPipeError if nobody reads it.
+    """
     stream = sys.stdout if stream is None else stream
     if stream is None:  # closed before Python started
         return
     encoding = getattr(stream, 'encoding', None) or 'utf-8'
-    stream.write(line.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
+    with _named_output():
+        stream.write(line.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
+
+
+def flush() -> None:
+    """See that all that was emitted gets out; raises as :func:`emit`."""
+    if sys.stdout is not None:
+        with _named_output():
+            sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """What is still buffered goes nowhere: else Python tries once more at its end, and complains."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no real file: nobody complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _named_output() -> Iterator[None]:
+    """Lets the error of a write say that it is about the output, not about some file."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise OSError(error.errno, error.strerror, 'the output') from error
 
 
 def width_of(text: str) -> int:

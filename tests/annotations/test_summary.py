@@ -51,7 +51,9 @@ class Recount:
     def __init__(self, data: Dict[str, Any]) -> None:
         self.annotations: List[dict] = data.get('annotations') or []
         self.images: Dict[Any, dict] = {image['id']: image for image in data.get('images') or []}
-        self.repeated_images = [i for i, n in Counter(image['id'] for image in data.get('images') or []).items() if n > 1]
+        self.repeated_images = [
+            i for i, n in Counter(image['id'] for image in data.get('images') or []).items() if n > 1
+        ]
         self.categories: List[dict] = data.get('categories') or []
         self.found: Counter = Counter()
         self.kept_in: Counter = Counter()
@@ -345,7 +347,9 @@ def test_hostile_ids_are_cut(tmp_path):
         assert all(len(example) < 200 for example in oddity.examples)
 
 
-@pytest.mark.parametrize('images, annotations', [([], []), ([{'id': 1, 'file_name': 'a', 'height': 1, 'width': 1}], [])])
+@pytest.mark.parametrize(
+    'images, annotations', [([], []), ([{'id': 1, 'file_name': 'a', 'height': 1, 'width': 1}], [])]
+)
 def test_empty_files(images, annotations, tmp_path):
     check(json.dumps({'images': images, 'annotations': annotations, 'categories': []}).encode(), tmp_path)
     check(json.dumps({'images': images, 'categories': []}).encode(), tmp_path)
