@@ -217,8 +217,6 @@ def _print_cost(size: int, store_size: int) -> None:
     cost = stock_cost(size)
     low, high = (f'{seconds:,.0f}' if seconds >= 1 else f'{seconds:.1f}' for seconds in cost.seconds)
     emit('\nestimate, from measurements on other files')
-    emit(
-        f'  CocoDataset, in every rank        {size_text(cost.memory)} of memory ({size_text(cost.peak)} while it loads), '
-        f'{low} to {high} s'
-    )
+    memory, peak = size_text(cost.memory), size_text(cost.peak)
+    emit(f'  CocoDataset, in every rank        {memory} of memory, {peak} at its peak, {low} to {high} s')
     emit(f'  SharedCocoDataset, once per node  {size_text(store_size)} on disk, mapped; memory that can be evicted')

@@ -22,12 +22,17 @@ from .helpers import build, exact, small
 from .test_container import rewritten
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+def a_bit_of_everything(folder: Path) -> Path:
+    """A store in which every column has something."""
     data = small()
     data['images'].append({'id': 7, 'file_name': 'again.jpg', 'height': 20, 'width': 30})
-    build(json.dumps(data).encode(), tmp_path / 'store')
-    return tmp_path / 'store'
+    build(json.dumps(data).encode(), folder / 'store')
+    return folder / 'store'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return a_bit_of_everything(tmp_path)
 
 
 @settings(deadline=None, max_examples=60)

@@ -75,7 +75,16 @@ def test_list(cli, stores, cache, tmp_path):
     status, out, err = cli('cache', 'list')
     assert status == 0 and err == ''
     lines = out.splitlines()
-    assert lines[0] == f'{cache}:' and lines[1].split() == 'SIZE LAST USED BUILT STATE STORE MADE FROM'.split()
+    assert lines[0] == f'{cache}:' and lines[1].split() == [
+        'SIZE',
+        'LAST',
+        'USED',
+        'BUILT',
+        'STATE',
+        'STORE',
+        'MADE',
+        'FROM',
+    ]
     for line, (name, days) in zip(lines[2:5], (('new', 10), ('middle', 20), ('old', 30))):
         assert stores[name].name in line and f'{tmp_path}/{name}.json' in line and ' free ' in line
         assert f'{days} days ago' in line and f'{days + 1} days ago' in line
