@@ -187,16 +187,12 @@ class StoreCache:
         except CacheError:
             return None
 
-    def where(self) -> Tuple[List[Folder], List[str]]:
-        """The folders that can take a store, best first, and why those before the first were passed over.
+    def where(self, reasons: List[str]) -> Iterator[Folder]:
+        """The folders that can take a store, best first; ``reasons`` gets why those before were passed over.
 
-        As for a build, the folder is created if it is missing.
+        As for a build, a folder is created if it is missing, at the time it is reached.
         """
-        reasons: List[str] = []
-        found = self._writable(reasons, None)
-        best = next(found, None)
-        passed_over = list(reasons)
-        return ([] if best is None else [best, *found]), passed_over
+        return self._writable(reasons, None)
 
     def own_folders(self) -> List[Folder]:
         """The folder that the user named, and no other; without one all that stores are put in."""

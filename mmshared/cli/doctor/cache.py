@@ -21,12 +21,12 @@ _MOVE = 'set MMSHARED_CACHE, or cache_dir of the dataset, to a folder on a local
 def check_cache(system: System, cache_dir: Optional[str]) -> Iterator[Finding]:
     """The folder that the next store is built in, its file system, space and locks."""
     cache = StoreCache(cache_dir)
-    folders, reasons = cache.where()
-    if not folders:
+    reasons: List[str] = []
+    chosen = _with_space(system, cache.where(reasons), reasons)
+    if chosen is None:
         yield problem('cache', f'no folder can be written: {"; ".join(reasons)}', f'{_MOVE} that you may write')
         return
-    chosen, full = _with_space(system, folders)
-    text = '. '.join([*reasons, *(f'{folder.path} is full' for folder in full), f'stores go to {chosen.path}'])
+    text = '. '.join([*reasons, f'stores go to {chosen.path}'])
     if chosen.named or all(folder.network() for folder in takewhile(lambda folder: folder != chosen, cache.folders())):
         yield ok('cache', text)
     else:
@@ -36,15 +36,18 @@ def check_cache(system: System, cache_dir: Optional[str]) -> Iterator[Finding]:
     yield _locks(chosen)
 
 
-def _with_space(system: System, folders: List[Folder]) -> tuple[Folder, List[Folder]]:
-    """The folder that a job ends up in, and those before it that are full: a named one has no substitute."""
-    full: List[Folder] = []
+def _with_space(system: System, folders: Iterator[Folder], reasons: List[str]) -> Optional[Folder]:
+    """The folder that a job ends up in: a full one gives way to the next, unless the user named it."""
+    first = None
     for folder in folders:
         space = system.space(folder.path)
         if folder.named or space is None or not _is_full(space):
-            return folder, full
-        full.append(folder)
-    return folders[0], []
+            return folder
+        first = first or folder
+        reasons.append(f'{folder.path} is full')
+    if first is not None:
+        reasons.clear()  # the others are no better
+    return first
 
 
 def _is_full(space: Space) -> bool:
