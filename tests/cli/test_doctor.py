@@ -1,4 +1,4 @@
-"""``mmshared doctor`` on machines of all kinds: fake /proc and /sys, real small disks, a network file system by name."""
+"""``mmshared doctor`` on machines of all kinds: fake /proc and /sys, real small disks, a network home."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Dict, Optional, Tuple
 
 import pytest
 
-from mmshared.annotations.cache import filesystem, locks
+from mmshared.annotations.cache import filesystem, location, locks
+from mmshared.annotations.cache.location import Folder
 from mmshared.cli.doctor import Level, System, examine
 from mmshared.cli.doctor.memory import Usage, check_memory, container_usage
 from mmshared.cli.doctor.processes import check_limits, check_start_method
@@ -181,41 +182,40 @@ def test_no_file_left(root, disk, tmp_path):
     assert finding.level is Level.PROBLEM and 'no further file' in finding.text
 
 
+@pytest.fixture
+def local(tmp_path, monkeypatch):
+    """This user's folder on a local disk, in place of the one in /var/tmp."""
+    folder = Folder(tmp_path / 'local', private=True)
+    monkeypatch.setattr(location, 'local_folders', lambda: [folder])
+    return folder.path
+
+
 @needs_root
-def test_a_full_home_gives_way(root, disk, tmp_path, monkeypatch):
+def test_a_full_home_gives_way(root, disk, tmp_path, monkeypatch, local):
     monkeypatch.delenv('MMSHARED_CACHE')
     home = disk(tmp_path / 'home', 'size=240k')
     monkeypatch.setenv('XDG_CACHE_HOME', os.fspath(home))
-    monkeypatch.setattr('tempfile.tempdir', os.fspath(tmp_path))
-
-    def action():
-        found = by_subject(examine(Fake(root, spaces=None)))
-        return [found['cache'].level.value, found['cache'].text, found['cache space'].text]
-
-    level, text, space = run_child(action)
-    assert level == 'warning' and text.startswith(f'{home}/mmshared is full. stores go to /var/tmp/mmshared-')
-    assert 'free of' in space and not space.startswith('0 bytes')
+    found = by_subject(examine(Fake(root, spaces=None)))
+    assert found['cache'].level is Level.WARNING
+    assert found['cache'].text == f'{home}/mmshared is full. stores go to {local}'
+    assert not found['cache space'].text.startswith('0 bytes')
+    fills = disk(local, 'size=240k')
+    found = by_subject(examine(Fake(root, spaces=None)))
+    assert found['cache'].text == f'stores go to {home}/mmshared' and os.listdir(fills) == []
+    assert found['cache space'].level is Level.PROBLEM
 
 
 @needs_root
-def test_a_home_on_nfs(root, disk, tmp_path, monkeypatch):
+def test_a_home_on_nfs(root, disk, tmp_path, monkeypatch, local):
     """No network file system can be mounted here: tmpfs counts as one instead, told by the same system call."""
     monkeypatch.setitem(filesystem._NETWORK_MAGIC, 0x01021994, 'nfs')
     home = disk(tmp_path / 'home', 'size=4m')
     monkeypatch.delenv('MMSHARED_CACHE')
     monkeypatch.setenv('XDG_CACHE_HOME', os.fspath(home))
-    local = f'/var/tmp/mmshared-{os.geteuid()}'
-    existed = os.path.exists(local)
     found = by_subject(examine(Fake(root)))
-    assert found['cache'] == (
-        Level.OK,
-        'cache',
-        f'{home}/mmshared is on a network file system (nfs). stores go to {local}',
-        '',
-    )
+    text = f'{home}/mmshared is on a network file system (nfs). stores go to {local}'
+    assert found['cache'] == (Level.OK, 'cache', text, '')
     assert found['file system'].level is Level.OK and os.listdir(home) == []
-    if not existed:
-        os.rmdir(local)
     named = by_subject(examine(Fake(root), os.fspath(home / 'named')))
     assert named['file system'].level is Level.WARNING and '(nfs)' in named['file system'].text
     assert 'MMSHARED_CACHE' in named['file system'].advice
