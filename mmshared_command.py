@@ -16,9 +16,9 @@ def main() -> int:
     """Run the command with the arguments of this process; returns its exit status."""
     if 'mmshared' not in sys.modules:
         sys.modules['mmshared'] = module_from_spec(find_spec('mmshared'))
-    from mmshared.cli.main import main as run
+    from mmshared.__main__ import start
 
-    return run()
+    return start()
 
 
 if __name__ == '__main__':
