@@ -98,7 +98,7 @@ class Recount:
                 'outside': outside and w >= 1 and h >= 1,
                 'short_polygon': kept and kind == 'polygons' and not drawable,
                 'rle_list': kept and kind == 'rle_list',
-                'rle': kept and kind in ('rle_list', 'rle_string'),
+                'rle': kept and kind == 'rle_string',
                 'zero_id': key == 0,
                 'text_id': type(key) is not int or not -(2**63) <= key < 2**63,
                 'text_image_id': type(annotation['image_id']) is not int

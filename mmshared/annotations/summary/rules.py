@@ -150,9 +150,9 @@ RULES: Tuple[Rule, ...] = (
     Rule(
         'rle',
         Level.NOTE,
-        'masks that are RLE',
+        'masks that are RLE, compressed',
         'with LoadAnnotations(with_mask=True, poly2mask=False) the instances are ignored. Use poly2mask=True',
-        _is(RLE_LIST, RLE_STRING),
+        _is(RLE_STRING),
     ),
     Rule(
         'text_image_id',
