@@ -22,8 +22,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.9',
     packages=find_packages(include=['mmshared', 'mmshared.*']),
-    py_modules=['mmshared_command'],
-    entry_points={'console_scripts': ['mmshared = mmshared_command:main']},
+    entry_points={'console_scripts': ['mmshared = mmshared.__main__:start']},
     install_requires=requirements('runtime'),
     extras_require={'tests': requirements('tests'), 'mm': requirements('mminstall')},
 )

@@ -5,6 +5,7 @@ Importing it registers every component with mmengine's and mmdet's registries, s
 nothing to register, and what does without it (:mod:`mmshared.annotations`) still works.
 """
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -14,13 +15,15 @@ __all__ = ['__version__']
 
 
 def _runs_as_command() -> bool:
-    """Whether this is ``python -m mmshared``, which has no use for a stack that takes seconds to import.
+    """Whether this is the command ``mmshared``, which has no use for a stack that takes seconds to import.
 
     While Python imports a package for ``-m``, ``sys.argv[0]`` is '-m', and only its original arguments say of which.
     """
-    given = getattr(sys, 'orig_argv', [])  # Python >= 3.10; before, the command starts slowly
     arguments = getattr(sys, 'argv', [])
-    return arguments[:1] == ['-m'] and given[-len(arguments) :][:1] in (['mmshared'], ['-mmmshared'])
+    if arguments[:1] == ['-m']:
+        given = getattr(sys, 'orig_argv', [])  # Python >= 3.10; before, ``-m`` starts slowly
+        return given[-len(arguments) :][:1] in (['mmshared'], ['-mmmshared'])
+    return os.path.basename(arguments[0]) in ('mmshared', 'mmshared.exe') if arguments else False
 
 
 if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine', 'mmcv', 'mmdet')):

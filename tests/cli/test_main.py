@@ -21,13 +21,17 @@ from .conftest import ROOT, on_a_terminal, process
 
 
 # ---- starting
-@pytest.mark.parametrize('command', [['-m', 'mmshared'], ['mmshared_command.py']])
-def test_it_does_not_import_the_stack(command, ann, cache):
-    if sys.version_info < (3, 10) and command[0] == '-m':
+@pytest.mark.parametrize('way', ['module', 'script'])
+def test_it_does_not_import_the_stack(way, ann, cache, tmp_path):
+    if sys.version_info < (3, 10) and way == 'module':
         pytest.skip('Python 3.9 does not tell which module it was started with')
+    script = tmp_path / 'mmshared'  # as pip makes one
+    script.write_text('import sys\nfrom mmshared.__main__ import start\nsys.exit(start())\n')
+    command = ['-m', 'mmshared'] if way == 'module' else [os.fspath(script)]
     done = subprocess.run(
         [sys.executable, '-X', 'importtime', *command, 'inspect', os.fspath(ann)],
         cwd=ROOT,
+        env={**os.environ, 'PYTHONPATH': os.fspath(ROOT)},
         capture_output=True,
         text=True,
     )
@@ -44,7 +48,8 @@ def test_it_does_not_import_the_stack(command, ann, cache):
         (['-m'], ['python', '-m', 'my.training'], False),
         (['-m', 'mmshared'], ['python', '-m', 'my.training', 'mmshared'], False),
         (['train.py', 'mmshared'], ['python', 'train.py', 'mmshared'], False),
-        (['mmshared'], ['python', 'mmshared'], False),
+        (['/usr/bin/mmshared', 'pack'], ['python', '/usr/bin/mmshared', 'pack'], True),
+        (['train-mmshared', 'mmshared'], ['python', 'train-mmshared', 'mmshared'], False),
         (['-c'], ['python', '-c', 'import mmshared'], False),
         ([''], ['python'], False),
         ([], [], False),
@@ -82,7 +87,7 @@ def _copied(folder) -> bool:
 
     for name in ('mmshared', 'requirements'):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns('__pycache__'))
-    for name in ('setup.py', 'README.md', 'mmshared_command.py', 'pyproject.toml'):
+    for name in ('setup.py', 'README.md', 'pyproject.toml'):
         shutil.copy(ROOT / name, folder)
     return True
 
