@@ -1,5 +1,6 @@
 """COCO JSON -> memory-mapped columns. Imports numpy and the JSON parsers only: no torch, no mm*."""
 
+from .arrays import ArrayView
 from .cache import CacheError, Fingerprint, StoreCache
 from .errors import AnnotationFileError, StoreError
 from .opening import find_store, has_store_magic, open_store, shared_rows
@@ -9,6 +10,7 @@ from .view import DetectionView
 __all__ = [
     'AnnotationFileError',
     'AnnotationStore',
+    'ArrayView',
     'CacheError',
     'DetectionView',
     'Fingerprint',

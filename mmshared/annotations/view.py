@@ -17,14 +17,14 @@ from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, RUN_LENGT
 from .records import as_written, id_values
 from .store import AnnotationStore
 
-_UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED)
-_ODD, _CODED, _VARIED = int(Trait.ODD), int(Trait.CODED), int(Trait.VARIED)
+_UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED | Trait.ODD)
+_ODD, _CODED, _VARIED_OR_ODD = int(Trait.ODD), int(Trait.CODED), int(Trait.VARIED | Trait.ODD)
 _INTEGERS, _NO_POLYGONS, _BASED = int(Trait.INTEGERS), int(Trait.NO_POLYGONS), int(Trait.BASED)
 #: Below so many boxes Python's arithmetic takes less time than two more calls of numpy.
 _FEW = 32
 _BITS, _RLE, _RAW, _NAME, _IMAGE_RAW, _ID = map(INDEX.index, ('bits', 'rle', 'raw', 'name', 'image_raw', 'id'))
 #: ``ignore_flag`` by the row's flags.
-_CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
+CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
 
 
 class DetectionView:
@@ -50,10 +50,13 @@ class DetectionView:
         self._index, self._row_size = memoryview(index).cast('B'), index.itemsize * len(INDEX)
         wide = index.itemsize == 8
         self._unpack = struct.Struct(f'<{2 * len(INDEX)}{"q" if wide else "i"}').unpack_from
-        self._unpack_usual = _usual_fields('q' if wide else 'i').unpack_from
+        self._unpack_header = _some_fields(wide, ('name', 'id', 'height', 'width', 'traits'), ('name',)).unpack_from
+        places = ('annotation', 'polygons', 'u16')
+        self._unpack_place = _some_fields(wide, (*places, 'traits'), places).unpack_from
         self._names = memoryview(column['text.image_name'])
         self._category, self._flags = column['annotation.category'], column['annotation.flags']
-        self._bbox, self._bbox_scale = column['annotation.bbox'], store.container.attributes['scales']['bbox']
+        self._bbox = column['annotation.bbox']
+        self._bbox_scale = float(store.container.attributes['scales']['bbox'])  # numpy takes twice as long for an int
         self._base, self._coords = column['annotation.base'], column['annotation.coords']
         self._polygons, self._lengths = column['annotation.polygons'], column['text.polygons']
         self._u16 = column['text.u16']
@@ -103,65 +106,84 @@ class DetectionView:
         """What ``CocoDataset.parse_data_info`` gives for image ``row``, in fresh objects.
 
         Returns:
-            dict of ``img_path``, ``img_id``, ``seg_map_path``, ``height``, ``width`` and ``instances``, a list of
-            dicts of ``ignore_flag``, ``bbox`` (x1, y1, x2, y2), ``bbox_label`` and, where there is one, ``mask``
-            (polygons or RLE).
+            dict: :meth:`header`, and :meth:`instances` as ``instances``.
         """
-        (start, polygon, u16, name, key, height, width, traits, stop, polygon_stop, u16_stop, name_stop) = (
-            self._unpack_usual(self._index, row * self._row_size)
-        )
+        info = self.header(row, img_prefix, seg_prefix, seg_map_suffix)
+        info['instances'] = self.instances(row)
+        return info
+
+    def header(
+        self, row: int, img_prefix: str, seg_prefix: Optional[str] = None, seg_map_suffix: str = '.png'
+    ) -> Dict[str, Any]:
+        """What :meth:`data_info` says of the image itself.
+
+        Returns:
+            dict of ``img_path``, ``img_id``, ``seg_map_path``, ``height`` and ``width``.
+        """
+        name, key, height, width, traits, name_stop = self._unpack_header(self._index, row * self._row_size)
         if traits & _ODD:
-            return self._odd_info(row, img_prefix, seg_prefix, seg_map_suffix)
-        file_name = str(self._names[name:name_stop], 'utf-8')
-        info = {
-            'img_path': osp.join(img_prefix, file_name),
-            'img_id': self._coded_ids[key] if traits & _CODED else key,
+            image = self._odd_image(row)
+            file_name, key, height, width = (image[k] for k in ('file_name', 'id', 'height', 'width'))
+        else:
+            file_name = str(self._names[name:name_stop], 'utf-8')
+            key = self._coded_ids[key] if traits & _CODED else key
+        return {
+            'img_path': _join(img_prefix, file_name),
+            'img_id': self._first_ids.get(row, key),
             'seg_map_path': osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix) if seg_prefix else None,
             'height': height,
             'width': width,
         }
-        if row in self._first_ids:
-            info['img_id'] = self._first_ids[row]
+
+    def instances(self, row: int) -> List[Dict[str, Any]]:
+        """The instances of image ``row`` that mmdet keeps, in fresh objects.
+
+        Returns:
+            list of dicts of ``ignore_flag``, ``bbox`` (x1, y1, x2, y2), ``bbox_label`` and, where there is one,
+            ``mask`` (polygons or RLE).
+        """
+        place = self._unpack_place(self._index, row * self._row_size)
+        start, polygon, _, traits, stop, polygon_stop, _ = place
         if start == stop:
-            info['instances'] = []
-            return info
-        if traits & _VARIED:
-            values = self._decode(self._fields(row))
-        elif traits & _BASED:
-            values = self._base[start:stop].astype(np.float64).repeat(self._coords[start:stop])
-            values += self._u16[u16:u16_stop]
-            values /= self._scale[traits >> 8]
-            values = values.tolist()
-        else:
-            values = self._u16[u16:u16_stop].astype(np.float64)
-            values /= self._scale[traits >> 8]
-            values = values.tolist()
+            return []
+        values = self._coordinates(row, place).tolist()
         lengths = self._lengths[polygon:polygon_stop].tolist()
         codes, flags = self._category[start:stop].tolist(), self._flags[start:stop].tolist()
         boxes = self._boxes(start, stop)
         if traits & _UNUSUAL or not self._all_labels:
-            info['instances'] = self._varied_instances(self._fields(row), codes, flags, boxes, values, lengths)
-            return info
+            return self._varied_instances(self._fields(row), codes, flags, boxes, values, lengths)
         ends = list(accumulate(lengths))
         masks = [[values[a:b]] for a, b in zip([0, *ends], ends)]
         if len(masks) != len(codes):  # not one polygon each
             each = chain.from_iterable(masks)
             masks = [list(islice(each, count)) for count in self._polygons[start:stop].tolist()]
-        label, crowd = self._labels, _CROWD
-        info['instances'] = [
+        label, crowd = self._labels, CROWD
+        return [
             {'ignore_flag': crowd[flag], 'bbox': box, 'bbox_label': label[code], 'mask': mask}
             for flag, box, code, mask in zip(flags, boxes, codes, masks)
         ]
-        return info
 
-    def _decode(self, fields: tuple) -> List[float]:
+    def _coordinates(self, row: int, place: tuple) -> np.ndarray:
+        """All coordinates of image ``row``, as float64 of the caller's own."""
+        start, _, u16, traits, stop, _, u16_stop = place
+        if traits & _VARIED_OR_ODD:
+            return self._decode(self._fields(row))
+        if traits & _BASED:
+            values = self._base[start:stop].astype(np.float64).repeat(self._coords[start:stop])
+            values += self._u16[u16:u16_stop]
+        else:
+            values = self._u16[u16:u16_stop].astype(np.float64)
+        values /= self._scale[traits >> 8]
+        return values
+
+    def _decode(self, fields: tuple) -> np.ndarray:
         """The coordinates of an image whose annotations store them in different ways."""
         start, places, stops = fields[0], fields[2:5], fields[len(INDEX) :]
         column, stop = self.store.container.columns, stops[0]
         parts = tuple(column[f'text.{name}'][a:b] for name, a, b in zip(('u16', 'i32', 'f64'), places, stops[2:5]))
         return decode_coordinates(
             column['annotation.code'][start:stop], self._base[start:stop], self._coords[start:stop], parts
-        ).tolist()
+        )
 
     def _boxes(self, start: int, stop: int) -> List[List[float]]:
         """x1, y1, x2, y2 of some annotations."""
@@ -210,7 +232,7 @@ class DetectionView:
                 if written[i] & (COORDS_INT | COORDS_MIXED):
                     packed = column['text.bits'][bits_at:bit] if written[i] & COORDS_MIXED else b''
                     mine = as_written(mine, written[i], packed)
-            instance = {'ignore_flag': _CROWD[flag], 'bbox': box, 'bbox_label': label}
+            instance = {'ignore_flag': CROWD[flag], 'bbox': box, 'bbox_label': label}
             if count:
                 instance['mask'] = _split(mine, lengths[lengths_at:used])
             elif run_lengths.get(i):
@@ -230,32 +252,16 @@ class DetectionView:
             at += size
         return decoded
 
-    def _odd_info(self, row: int, img_prefix: str, seg_prefix: Optional[str], seg_map_suffix: str) -> Dict[str, Any]:
-        """The data info of an image with a record that is kept as text."""
-        fields = self._fields(row)
-        start, stop, column = fields[0], fields[len(INDEX)], self.store.container.columns
-        rows, text = slice(start, stop), column['text.image_raw'][fields[_IMAGE_RAW] : fields[len(INDEX) + _IMAGE_RAW]]
+    def _odd_image(self, row: int) -> Dict[str, Any]:
+        """``id``, ``file_name``, ``height`` and ``width`` of an image with a record that is kept as text."""
+        fields, column = self._fields(row), self.store.container.columns
+        text = column['text.image_raw'][fields[_IMAGE_RAW] : fields[len(INDEX) + _IMAGE_RAW]]
         if text.size:
-            image = json.loads(text.tobytes())
-        else:
-            name = column['text.image_name'][fields[_NAME] : fields[len(INDEX) + _NAME]].tobytes().decode()
-            key, height, width = fields[_ID : _ID + 3]
-            key = self._coded_ids[key] if fields[len(INDEX) - 1] & _CODED else key
-            image = {'id': key, 'file_name': name, 'height': height, 'width': width}
-        lengths = self._lengths[fields[1] : fields[len(INDEX) + 1]].tolist()
-        codes, flags = self._category[rows].tolist(), self._flags[rows].tolist()
-        boxes = self._boxes(start, stop)
-        instances = self._varied_instances(fields, codes, flags, boxes, self._decode(fields), lengths)
-        file_name = image['file_name']
-        seg_map_path = osp.join(seg_prefix, file_name.rsplit('.', 1)[0] + seg_map_suffix) if seg_prefix else None
-        return {
-            'img_path': osp.join(img_prefix, file_name),
-            'img_id': self._first_ids.get(row, image['id']),
-            'seg_map_path': seg_map_path,
-            'height': image['height'],
-            'width': image['width'],
-            'instances': instances,
-        }
+            return json.loads(text.tobytes())
+        name = column['text.image_name'][fields[_NAME] : fields[len(INDEX) + _NAME]].tobytes().decode()
+        key, height, width = fields[_ID : _ID + 3]
+        key = self._coded_ids[key] if fields[len(INDEX) - 1] & _CODED else key
+        return {'id': key, 'file_name': name, 'height': height, 'width': width}
 
     def _texts(self, fields: tuple) -> Dict[int, Dict[str, Any]]:
         """Those annotation records of an image that are kept as text, by their position in it."""
@@ -295,7 +301,7 @@ class DetectionView:
         return None if valid.all() else np.flatnonzero(valid)
 
     def _is_large(self, row: int, min_size: Any) -> bool:
-        info = self.data_info(row, '')
+        info = self.header(row, '')
         try:
             return min(info['width'], info['height']) >= min_size
         except TypeError:
@@ -305,13 +311,14 @@ class DetectionView:
             ) from None
 
 
-def _usual_fields(kind: str) -> struct.Struct:
-    """Of an image's row of the index and of the next one's, the fields that most images need."""
-    skipped = f'{struct.calcsize(kind)}x'
-    first, second = (
-        ('annotation', 'polygons', 'u16', 'name', 'id', 'height', 'width', 'traits'),
-        ('annotation', 'polygons', 'u16', 'name'),
-    )
+def _join(folder: str, name: str) -> str:
+    """``os.path.join``, of which the usual case is one addition."""
+    return folder + name if folder[-1:] == '/' and name[:1] != '/' else osp.join(folder, name)
+
+
+def _some_fields(wide: bool, first: Sequence[str], second: Sequence[str]) -> struct.Struct:
+    """These fields of an image's row of the index, then those of the next one's, in the index's order."""
+    kind, skipped = ('q', '8x') if wide else ('i', '4x')
     return struct.Struct(
         '<' + ''.join(kind if name in names else skipped for names in (first, second) for name in INDEX)
     )

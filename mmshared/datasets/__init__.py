@@ -1,5 +1,6 @@
-"""Datasets that read their annotations from a memory-mapped store."""
+"""Datasets that read their annotations from a memory-mapped store, and the transform that loads them as arrays."""
 
 from .coco import SharedCocoDataset
+from .loading import LoadSharedAnnotations
 
-__all__ = ['SharedCocoDataset']
+__all__ = ['LoadSharedAnnotations', 'SharedCocoDataset']

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS
 from mmengine.dataset import force_full_init
 from mmengine.logging import print_log
 
-from mmshared.annotations import AnnotationFileError, AnnotationStore, DetectionView, has_store_magic
+from mmshared.annotations import AnnotationFileError, AnnotationStore, ArrayView, has_store_magic
 
 from .classes import match_categories
 from .data_list import LazyDataList
+from .loading import LoadSharedAnnotations
 from .remote import open_annotations
 from .samples import Samples, choose
 
@@ -70,6 +71,11 @@ def _serialized(name: str) -> property:
     return property(read, assign)
 
 
+def _numbered(info: dict, idx: int, length: int) -> dict:
+    info['sample_idx'] = idx if idx >= 0 else length + idx
+    return info
+
+
 @DATASETS.register_module()
 class SharedCocoDataset(CocoDataset):
     """mmdet's ``CocoDataset``, equal in all a caller sees, at a memory cost that does not grow with processes.
@@ -102,6 +108,8 @@ class SharedCocoDataset(CocoDataset):
     _store: Optional[AnnotationStore] = None
     # How samples are read; None: the way stock does it, from `data_list` or `data_bytes`.
     _samples: Union[Samples, LazyDataList, None] = None
+    # A pipeline, and whether it loads annotations from the store.
+    _judged: Tuple[Any, bool] = (None, False)
     # Categories whose images stock's filter looks up, which leaves an empty list behind for one without images.
     _looked_up: Sequence = ()
 
@@ -168,7 +176,7 @@ class SharedCocoDataset(CocoDataset):
             }
         # Taken now: stock, too, does not look at later changes of these attributes.
         paths = self.data_prefix.get('img', ''), self.data_prefix.get('seg') or None, self.seg_map_suffix
-        return Samples(DetectionView(store, list(self.cat_ids)), paths, keep, text, self.cache_dir)
+        return Samples(ArrayView(store, list(self.cat_ids)), paths, keep, text, self.cache_dir)
 
     def _why_empty(self, store: AnnotationStore) -> str:
         left_out = [
@@ -201,9 +209,29 @@ class SharedCocoDataset(CocoDataset):
             samples = self._source()
             if samples is None:
                 return super().get_data_info(idx)
-        info = samples.read(idx)
-        info['sample_idx'] = idx if idx >= 0 else len(samples) + idx
-        return info
+        return _numbered(samples.read(idx), idx, len(samples))
+
+    def prepare_data(self, idx: int) -> Any:
+        """Return what the pipeline makes of sample ``idx``.
+
+        If :class:`~.loading.LoadSharedAnnotations` is one of its transforms, they get the sample as a
+        :class:`~.deferred.LazyResults`: the same dict, its instances made when they are read.
+        """
+        samples = self._samples
+        if type(samples) is not Samples:
+            samples = self._sharable()
+        if samples is None or not self._may_defer():
+            return super().prepare_data(idx)
+        return self.pipeline(_numbered(samples.defer(idx), idx, len(samples)))
+
+    def _may_defer(self) -> bool:
+        """Whether that saves anything, and ``get_data_info`` is not the class's (or the object's) own."""
+        if type(self).get_data_info is not SharedCocoDataset.get_data_info or 'get_data_info' in self.__dict__:
+            return False
+        pipeline = self.pipeline
+        if self._judged[0] is not pipeline:  # looking through it for every sample would take longer than its arrays
+            self._judged = pipeline, LoadSharedAnnotations.among(getattr(pipeline, 'transforms', ()))
+        return self._judged[1]
 
     def get_cat_ids(self, idx: int) -> List[int]:
         """Return the label of every instance of sample ``idx``, without making its annotations."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+import os.path as osp
 import pickle
 from typing import Any, List, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
-from mmshared.annotations import DetectionView, shared_rows
+from mmshared.annotations import ArrayView, shared_rows
+
+from .deferred import DeferredInstances, LazyResults
 
 Positions = Union[range, np.ndarray]
 
@@ -30,7 +33,7 @@ class Samples:
 
     def __init__(
         self,
-        view: DetectionView,
+        view: ArrayView,
         paths: Tuple[str, Optional[str], str],
         keep: Optional[Tuple[bool, Any]] = None,
         text: Optional[dict] = None,
@@ -39,7 +42,7 @@ class Samples:
     ) -> None:
         self._recipe = (view, paths, keep, text, cache_dir)
         self._view = view
-        self._paths = paths
+        self._paths = osp.join(paths[0], ''), *paths[1:]  # ends in a slash: nothing left to do for every image
         # Everybody who reads an item may change what is in it; loading a pickle is the fastest deep copy.
         self._text = None if text is None else pickle.dumps(text)
         kept = range(len(view)) if keep is None else valid_rows(view, *keep, cache_dir=cache_dir)
@@ -51,11 +54,22 @@ class Samples:
 
     def read(self, index: int) -> dict:
         """Return a fresh ``data_info`` of image ``index`` (negative: from the end); IndexError if there is none."""
-        info = self._view.data_info(int(self._rows[index]), *self._paths)
+        row = int(self._rows[index])
+        info = self._header(row)
+        info['instances'] = self._view.instances(row)
+        return info
+
+    def defer(self, index: int) -> LazyResults:
+        """Return what :meth:`read` does, with ``instances`` that are made when somebody reads them."""
+        row = int(self._rows[index])
+        results = LazyResults(self._header(row))
+        results['instances'] = DeferredInstances(self._view, row)
+        return results
+
+    def _header(self, row: int) -> dict:
+        info = self._view.header(row, *self._paths)
         if self._text is not None:
-            instances = info.pop('instances')
             info.update(pickle.loads(self._text))
-            info['instances'] = instances
         return info
 
     def labels(self, index: int) -> List[int]:
@@ -81,7 +95,7 @@ class Samples:
         return Samples, (*self._recipe, self._positions)
 
 
-def valid_rows(view: DetectionView, filter_empty_gt: bool, min_size: Any, cache_dir: Optional[str]) -> Positions:
+def valid_rows(view: ArrayView, filter_empty_gt: bool, min_size: Any, cache_dir: Optional[str]) -> Positions:
     """Return the rows that stock's ``filter_data`` keeps: worked out once per node, then mapped."""
     key = f'valid rows {view.cat_ids!r} {filter_empty_gt} {min_size!r}'
     rows = shared_rows(view.store, key, lambda: view.valid_rows(filter_empty_gt, min_size), cache_dir)
