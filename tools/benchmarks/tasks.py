@@ -13,11 +13,13 @@ import os
 import random
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 DIGEST_SAMPLES = 1000
 BLOCK = 20
 BLOCKS = 200
+LEAST_BLOCKS, MOST_SECONDS = 4, 30
+COMPARED = 20
 BATCH = 128
 Reply = Dict[str, Any]
 
@@ -157,24 +159,80 @@ def lookups(file: str, **source: Any) -> Iterator[Reply]:
     import_all(['stock', 'shared'])
     yield {}
     datasets = {kind: make_dataset(kind, file, **source) for kind in ('stock', 'shared')}
-    length = len(datasets['stock'])
-    for index in range(length):  # as in training, each sample has been read before, though not just now
-        for dataset in datasets.values():
-            dataset.get_data_info(index)
+    _read_all(datasets)
+    yield from _in_turns({kind: dataset.get_data_info for kind, dataset in datasets.items()}, len(datasets['stock']))
+
+
+def _in_turns(calls: Dict[str, Callable[[int], Any]], length: int) -> Iterator[Dict[str, List[float]]]:
+    """Microseconds of processor time a call, of each block of each kind; fewer blocks if calls take long."""
+    end = time.monotonic() + MOST_SECONDS
     indices = random.Random(0).choices(range(length), k=BLOCK * BLOCKS)
-    times: Dict[str, List[float]] = {'stock': [], 'shared': []}
+    times: Dict[str, List[float]] = {kind: [] for kind in calls}
     for number in range(BLOCKS):
         block = indices[number * BLOCK : (number + 1) * BLOCK]
-        for kind in ('stock', 'shared') if number % 2 else ('shared', 'stock'):
-            get = datasets[kind].get_data_info
+        for kind in list(calls)[:: 1 if number % 2 else -1]:
+            call = calls[kind]
             start = time.thread_time()
             for index in block:
-                get(index)
+                call(index)
             times[kind].append((time.thread_time() - start) / BLOCK * 1e6)
+        if number >= LEAST_BLOCKS and time.monotonic() > end:
+            break
     yield times
 
 
-TASKS = {task.__name__: task for task in (load, rank, epoch, lookups)}
+def _read_all(datasets: Dict[str, Any]) -> None:
+    """As in training, each sample has been read before, though not just now."""
+    for index in range(len(datasets['stock'])):
+        for dataset in datasets.values():
+            dataset.get_data_info(index)
+
+
+def loading(file: str, variants: Sequence[Dict[str, Any]], **source: Any) -> Iterator[Reply]:
+    """``dataset[i]`` with nothing but the transform that loads annotations in the pipeline; else as :func:`lookups`.
+
+    ``variants`` are the transform's options. Replies with one dict of times a variant.
+    """
+    import_all(['stock', 'shared'])
+    from mmdet.datasets.transforms import LoadAnnotations
+    from mmengine.dataset import Compose
+
+    from mmshared.datasets import LoadSharedAnnotations
+
+    yield {}
+    transforms = {'stock': LoadAnnotations, 'shared': LoadSharedAnnotations}
+    datasets = {kind: make_dataset(kind, file, **source) for kind in transforms}
+    _read_all(datasets)
+    for options in variants:
+        for kind, dataset in datasets.items():
+            dataset.pipeline = Compose([_set_shape, transforms[kind](**options)])
+        for index in range(0, len(datasets['stock']), max(1, len(datasets['stock']) // COMPARED)):
+            if _content(datasets['stock'][index]) != _content(datasets['shared'][index]):
+                raise RuntimeError(f'sample {index} is not the same with {options}')
+        yield from _in_turns({kind: dataset.__getitem__ for kind, dataset in datasets.items()}, len(datasets['stock']))
+
+
+def _content(value: Any) -> Any:
+    """Loaded annotations as what ``==`` compares: dtypes, shapes and bits of the arrays in them."""
+    if isinstance(value, dict):
+        return [(key, _content(item)) for key, item in value.items()]
+    for name in ('tensor', 'masks'):
+        value = getattr(value, name, value)
+    if isinstance(value, list):
+        return [_content(item) for item in value]
+    if not hasattr(value, 'tolist'):
+        return value
+    array = value.numpy() if hasattr(value, 'numpy') else value
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _set_shape(results: Dict[str, Any]) -> Dict[str, Any]:
+    """What LoadImageFromFile says of the image, without one."""
+    results['ori_shape'] = results['height'], results['width']
+    return results
+
+
+TASKS = {task.__name__: task for task in (load, rank, epoch, lookups, loading)}
 
 
 def main() -> None:
