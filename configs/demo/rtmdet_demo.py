@@ -17,13 +17,13 @@ model = dict(
 
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),
-    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='LoadSharedAnnotations', with_bbox=True),
     dict(type='RandomFlip', prob=[0.3, 0.3], direction=['horizontal', 'vertical']),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),
-    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='LoadSharedAnnotations', with_bbox=True),
     # No Resize in the pipeline: a scale factor is still needed to map boxes back.
     dict(type='Resize', scale=(160, 160), keep_ratio=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),

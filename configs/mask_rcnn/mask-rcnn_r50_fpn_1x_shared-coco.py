@@ -1,8 +1,6 @@
-_base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
-
-custom_imports = dict(imports=['mmshared'])
-
-dataset_type = 'SharedCocoDataset'
-train_dataloader = dict(dataset=dict(type=dataset_type))
-val_dataloader = dict(dataset=dict(type=dataset_type))
-test_dataloader = dict(dataset=dict(type=dataset_type))
+_base_ = [
+    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/shared_coco_instance.py',
+    'mmdet::_base_/schedules/schedule_1x.py',
+    'mmdet::_base_/default_runtime.py',
+]

@@ -17,7 +17,7 @@ model = dict(
 
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),
-    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='LoadSharedAnnotations', with_bbox=True),
     dict(type='Resize', scale=(320, 320), keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
@@ -25,7 +25,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),
     dict(type='Resize', scale=(320, 320), keep_ratio=True),
-    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='LoadSharedAnnotations', with_bbox=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
 train_dataloader = dict(batch_size=4, num_workers=1, dataset=dict(pipeline=train_pipeline))

@@ -41,6 +41,32 @@ def test_every_dataset_is_shared(name):
     assert set(types_of_datasets(cfg.get('train_dataset', {}))) <= {'SharedCocoDataset'}
 
 
+def unscoped(node):
+    """A config without the marks of the package it was inherited from."""
+    if isinstance(node, dict):
+        return {key: unscoped(value) for key, value in node.items() if key != '_scope_'}
+    return [unscoped(value) for value in node] if isinstance(node, list) else node
+
+
+@pytest.mark.parametrize('kind', ['detection', 'instance'])
+def test_the_base_data_are_those_of_mmdet(kind):
+    """But for the types of dataset and loading transform."""
+    ours = Config.fromfile(CONFIGS / '_base_' / 'datasets' / f'shared_coco_{kind}.py')
+    text = ours.pretty_text.replace('SharedCocoDataset', 'CocoDataset').replace('LoadSharedAnn', 'LoadAnn')
+    ours = Config.fromstring(text, '.py')
+    assert ours.pop('custom_imports')['imports'] == ['mmshared']
+    theirs = Config.fromstring(f"_base_ = 'mmdet::_base_/datasets/coco_{kind}.py'", '.py')
+    assert unscoped(ours.to_dict()) == unscoped(theirs.to_dict())
+
+
+@pytest.mark.parametrize('name', ['mask_rcnn/mask-rcnn_r50_fpn_1x_shared-coco.py', 'demo/rtmdet_demo.py'])
+def test_annotations_are_loaded_from_the_store(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    for split in ('train', 'val', 'test'):
+        types = [step['type'] for step in cfg[f'{split}_dataloader'].dataset.pipeline]
+        assert 'LoadSharedAnnotations' in types and 'LoadAnnotations' not in types
+
+
 @pytest.mark.parametrize('name', JOBS)
 def test_the_model_builds(name):
     cfg = Config.fromfile(CONFIGS / name)

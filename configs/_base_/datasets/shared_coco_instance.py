@@ -4,6 +4,20 @@ _base_ = 'mmdet::_base_/datasets/coco_instance.py'
 custom_imports = dict(imports=['mmshared'])
 
 dataset_type = 'SharedCocoDataset'
-train_dataloader = dict(dataset=dict(type=dataset_type))
-val_dataloader = dict(dataset=dict(type=dataset_type))
-test_dataloader = dict(dataset=dict(type=dataset_type))
+# mmdet's pipelines, but for the type of the transform that loads annotations.
+train_pipeline = [
+    dict(type='LoadImageFromFile', backend_args=None),
+    dict(type='LoadSharedAnnotations', with_bbox=True, with_mask=True),
+    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile', backend_args=None),
+    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
+    dict(type='LoadSharedAnnotations', with_bbox=True, with_mask=True),
+    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+]
+train_dataloader = dict(dataset=dict(type=dataset_type, pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(type=dataset_type, pipeline=test_pipeline))
+test_dataloader = dict(dataset=dict(type=dataset_type, pipeline=test_pipeline))
