@@ -23,6 +23,11 @@ setup(
     python_requires='>=3.9',
     packages=find_packages(include=['mmshared', 'mmshared.*']),
     entry_points={'console_scripts': ['mmshared = mmshared.__main__:start']},
+    # No stack in here: pip would put OpenMMLab's packages over a fork's, or the other way round.
     install_requires=requirements('runtime'),
-    extras_require={'tests': requirements('tests'), 'mm': requirements('mminstall')},
+    extras_require={
+        'tests': requirements('tests'),
+        'mm': requirements('mminstall'),
+        'onedl': requirements('mminstall-onedl'),
+    },
 )

@@ -1,37 +1,40 @@
 # The Python environment of the demo and the tests. Source it (`. tools/setup_env.sh`), or run it to set up only.
 #
-# If the active Python already has what is needed, that is used as it is. Otherwise .venv in the repository is made,
-# completed or simply activated. Afterwards `python` and $PYTHON are the environment's interpreter and mmshared is
-# importable. Nothing is downloaded when nothing is missing. MMSHARED_STACK names the set of versions in
-# requirements/stack-<name>.txt; MMSHARED_PYTHON the interpreter to make .venv with.
+# If the active Python already has what is needed, that is used as it is. Otherwise an environment in the repository is
+# made, completed or simply activated. Afterwards `python` and $PYTHON are the environment's interpreter and mmshared is
+# importable. Nothing is downloaded when nothing is missing.
+#
+# MMSHARED_STACK names what mmshared plugs into, requirements/stack-<name>.txt: openmmlab (the default, in .venv) or
+# onedl (in .venv-onedl). Both have the same import names, so an environment has one of them only: what is installed
+# under a name of another stack's file is refused. MMSHARED_PYTHON names the interpreter to make the environment with.
 
 _mms_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 _mms_stack=${MMSHARED_STACK:-openmmlab}
+_mms_requirements=$_mms_root/requirements/stack-$_mms_stack.txt
 _mms_log=''
 
 _mms_say() { echo "[set-up] $*"; }
 _mms_fail() { echo "[set-up] error: $*" >&2; return 1; }
 
-# _mms_has PYTHON: does this interpreter have every package, mmcv with its compiled ops? (Looks, imports nothing big.)
-_mms_has() {
-    "$1" - 2>/dev/null <<'PY'
-import importlib.util as util, os, sys
-names = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson',
-         'pytest', 'hypothesis', 'psutil', 'ruff']
-specs = {name: util.find_spec(name) for name in names}
-ops = specs['mmcv'] and any(file.startswith('_ext.') for file in os.listdir(os.path.dirname(specs['mmcv'].origin)))
-sys.exit(not (sys.version_info >= (3, 9) and all(specs.values()) and ops))
-PY
+# _mms_wrong PYTHON: prints why this interpreter will not do, nothing if it will.
+_mms_wrong() {
+    "$1" "$_mms_root/tools/check_env.py" "$_mms_requirements" 2>/dev/null || echo 'does not work'
+}
+
+# _mms_pythons: the minor versions of Python 3 that the stack's file names, lowest and highest.
+_mms_pythons() {
+    sed -n 's/^# Python 3\.\([0-9]*\) to 3\.\([0-9]*\)\..*/\1 \2/p' "$_mms_requirements"
 }
 
 # _mms_find_python: prints an interpreter that can make the environment, or says what is missing.
 _mms_find_python() {
-    local python reasons=''
+    local python reasons='' low high
+    read -r low high <<<"$(_mms_pythons)"
     for python in ${MMSHARED_PYTHON:-python3 python3.11 python3.12 python3.10 python3.13 python3.9 /usr/bin/python3}; do
         if ! command -v "$python" >/dev/null; then
             reasons+="  $python: is not there"$'\n'
-        elif ! "$python" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info < (3, 14))' 2>/dev/null; then
-            reasons+="  $python: version 3.9 to 3.13 is needed, this is $("$python" --version 2>&1)"$'\n'
+        elif ! "$python" -c "import sys; sys.exit(not (3, $low) <= sys.version_info[:2] <= (3, $high))" 2>/dev/null; then
+            reasons+="  $python: version 3.$low to 3.$high is needed, this is $("$python" --version 2>&1)"$'\n'
         elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
             reasons+="  $python: has no venv module (Debian: apt-get install python3-venv)"$'\n'
         elif ! "$python" -c 'import os, sysconfig as s, sys
@@ -42,7 +45,7 @@ sys.exit(not os.path.exists(os.path.join(s.get_paths()["include"], "Python.h")))
             return
         fi
     done
-    _mms_fail "no usable Python 3.9 to 3.13 found (Debian: apt-get install python3 python3-venv python3-dev):"$'\n'"$reasons"
+    _mms_fail "no usable Python 3.$low to 3.$high found (Debian: apt-get install python3 python3-venv python3-dev):"$'\n'"$reasons"
 }
 
 # _mms_long TITLE COMMAND...: run it with its output in the log, a sign of life every 30 s, the log's end on failure.
@@ -84,7 +87,7 @@ _mms_install_mmcv() {
     fi
     # -v, so that the log shows the compiler at work.
     MMCV_WITH_OPS=1 _mms_long 'mmcv with its compiled ops. The first time this compiles for about 10 minutes on two cores; later pip has it in its cache.' \
-        "$1/bin/python" -m pip install -v --no-build-isolation mmcv==2.1.0
+        "$1/bin/python" -m pip install -v --no-build-isolation "$(grep mmcv== "$_mms_requirements")"
 }
 
 # An import that works is the proof; opencv's ordinary build needs libraries of a desktop, its headless one does not.
@@ -110,7 +113,7 @@ _mms_step() {
 }
 
 _mms_make_venv() {
-    local venv=$1 stack=$_mms_root/requirements/stack-$_mms_stack.txt python key
+    local venv=$1 python key
     # pip is not told to clean up when it is killed: what it was unpacking cannot be trusted. Compiling mmcv, the
     # long step, unpacks nothing until its end.
     if [ -e "$venv/.mmshared/running" ] && [ "$(cat "$venv/.mmshared/running")" != mmcv ]; then
@@ -137,22 +140,25 @@ _mms_make_venv() {
     _mms_step "$venv" torch _mms_long "torch and the build tools (log: $_mms_log)" \
         "${pip[@]}" -r "$_mms_root/requirements/build.txt" &&
     _mms_step "$venv" mmcv _mms_install_mmcv "$venv" &&
-    _mms_step "$venv" stack _mms_long 'mmengine, mmdet and the rest' "${pip[@]}" -r "$stack" &&
+    _mms_step "$venv" stack _mms_long 'mmengine, mmdet and the rest' "${pip[@]}" -r "$_mms_requirements" &&
     _mms_step "$venv" self _mms_long 'mmshared itself' "${pip[@]}" --no-build-isolation --no-deps -e "$_mms_root" &&
     _mms_step "$venv" check _mms_finish "$venv"
 }
 
 _mms_main() {
-    local venv=$_mms_root/.venv python lock='' status
+    local venv=$_mms_root/.venv python lock='' status wrong
     [ "$_mms_stack" = openmmlab ] || venv=$_mms_root/.venv-$_mms_stack
-    if [ ! -e "$_mms_root/requirements/stack-$_mms_stack.txt" ]; then
-        _mms_fail "MMSHARED_STACK=$_mms_stack: there is no requirements/stack-$_mms_stack.txt"
+    if [ ! -e "$_mms_requirements" ]; then
+        _mms_fail "MMSHARED_STACK=$_mms_stack is not among the choices:" \
+            "$(cd "$_mms_root/requirements" && ls stack-*.txt | sed 's/^stack-//; s/\.txt$//' | paste -s -d ' ')"
         return
     fi
     python=$(command -v python || command -v python3)
-    if [ "$_mms_stack" = openmmlab ] && [ -n "$python" ] && _mms_has "$python"; then
+    [ -n "$python" ] && wrong=$(_mms_wrong "$python")
+    if [ -n "$python" ] && [ -z "$wrong" ]; then
         _mms_say "Using the active environment: $python"
     else
+        [ -z "$python" ] || _mms_say "Not using the active Python for MMSHARED_STACK=$_mms_stack: $python $wrong"
         # Two commands started together must not fill one folder: whoever comes second waits.
         if command -v flock >/dev/null; then
             exec {lock}<"$_mms_root"
@@ -163,6 +169,11 @@ _mms_main() {
         [ -z "$lock" ] || { flock -u "$lock"; exec {lock}<&-; }
         [ "$status" -eq 0 ] || return "$status"
         python=$venv/bin/python
+        wrong=$(_mms_wrong "$python")
+        if [ -n "$wrong" ]; then
+            _mms_fail "$python $wrong. Something else has changed it: remove $venv and run this again."
+            return
+        fi
         export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
         [ ! -e "$venv/.mmshared/cpu-only" ] || export CUDA_VISIBLE_DEVICES=-1
         _mms_say "Using $venv"

@@ -6,11 +6,13 @@ import json
 import os
 import platform
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 import psutil
+
+from mmshared.utils.stack import stack_versions
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,7 @@ def machine() -> Dict[str, Any]:
         'kernel': platform.release(),
         'python': platform.python_version(),
     }
-    for package in ('numpy', 'torch', 'mmengine', 'mmdet'):
-        try:
-            facts[package] = version(package)
-        except PackageNotFoundError:
-            facts[package] = 'not installed'
-    return facts
+    return {**facts, **{package: version(package) for package in ('numpy', 'torch')}, **stack_versions()}
 
 
 def sentence(facts: Dict[str, Any]) -> str:

@@ -1,0 +1,29 @@
+"""Which packages provide the modules that mmshared plugs into."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Dict
+
+# Who may have installed a module: OpenMMLab, or its fork OneDL, which keeps the import names.
+DISTRIBUTIONS = {
+    'mmengine': ('mmengine', 'mmengine-lite', 'onedl-mmengine'),
+    'mmcv': ('mmcv', 'mmcv-lite', 'onedl-mmcv'),
+    'mmdet': ('mmdet', 'onedl-mmdetection'),
+}
+
+
+def stack_versions() -> Dict[str, str]:
+    """The installed packages of :data:`DISTRIBUTIONS`, in its order: version by package name.
+
+    Two packages of one module (``mmcv`` and ``onedl-mmcv``) have overwritten each other's files: such an environment
+    has to be made anew.
+    """
+    versions = {}
+    for names in DISTRIBUTIONS.values():
+        for name in names:
+            try:
+                versions[name] = version(name)
+            except PackageNotFoundError:
+                continue
+    return versions
