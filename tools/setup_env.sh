@@ -48,17 +48,25 @@ sys.exit(not os.path.exists(os.path.join(s.get_paths()["include"], "Python.h")))
     _mms_fail "no usable Python 3.$low to 3.$high found (Debian: apt-get install python3 python3-venv python3-dev):"$'\n'"$reasons"
 }
 
+# _mms_last FROM: the last line of the log past that many bytes, a compiler's "[14/78] c++ ..." rather than its warnings.
+_mms_last() {
+    { tail -n 1 "$_mms_log" && tail -c "+$(( $1 + 1 ))" "$_mms_log" | grep -aE '^ *\[[0-9]+/[0-9]+\]'; } |
+        tail -n 1 | tr -cd '[:print:]' | cut -c 1-70
+}
+
 # _mms_long TITLE COMMAND...: run it with its output in the log, a sign of life every 30 s, the log's end on failure.
 _mms_long() {
-    local title=$1 begin=$SECONDS status ticker shell=$BASHPID
+    local title=$1 begin=$SECONDS status ticker shell=$BASHPID size
     shift
+    touch "$_mms_log"
+    size=$(wc -c <"$_mms_log")
     _mms_say "$title"
     (
         # The lock on the repository must not outlive this shell in here.
         [ -z "${lock:-}" ] || exec {lock}<&-
         while sleep 30 >/dev/null 2>&1 && kill -0 "$shell" 2>/dev/null; do
             printf '[set-up]   ... %d min %02d s, still at it: %s\n' $(( (SECONDS - begin) / 60 )) \
-                $(( (SECONDS - begin) % 60 )) "$(tail -n 1 "$_mms_log" | tr -cd '[:print:]' | cut -c 1-70)"
+                $(( (SECONDS - begin) % 60 )) "$(_mms_last "$size")"
         done
     ) &
     ticker=$!

@@ -275,7 +275,7 @@ class SharedCocoDataset(CocoDataset):
         return choose(indices, length, AssertionError if self.serialize_data else None)
 
     def _copy_without_annotation(self, memo: Optional[dict] = None) -> SharedCocoDataset:
-        # Stock's default is one dict for all calls, so copies of a dataset would share their attributes.
+        # Some releases' default is one dict for all calls, so that copies of a dataset would share their attributes.
         return super()._copy_without_annotation({} if memo is None else memo)
 
     # ---- what stock keeps in memory
