@@ -98,12 +98,21 @@ _mms_install_mmcv() {
         "$1/bin/python" -m pip install -v --no-build-isolation "$(grep mmcv== "$_mms_requirements")"
 }
 
+# _mms_headless_opencv PYTHON: the same release without windows. It may be there already, but has the same files, so
+# that uninstalling the other takes some of them away.
+_mms_headless_opencv() {
+    local version
+    version=$("$1" -c 'from importlib.metadata import version; print(version("opencv-python"))') &&
+        "$1" -m pip uninstall -y opencv-python &&
+        "$1" -m pip install --no-deps --force-reinstall "opencv-python-headless==$version"
+}
+
 # An import that works is the proof; opencv's ordinary build needs libraries of a desktop, its headless one does not.
 _mms_finish() {
     local python=$1/bin/python
     if ! "$python" -c 'import cv2' >>"$_mms_log" 2>&1; then
-        _mms_long 'OpenCV without its windows, because this machine lacks their libraries' bash -c \
-            "'$python' -m pip uninstall -y opencv-python && '$python' -m pip install opencv-python-headless" || return
+        _mms_long 'OpenCV without its windows, because this machine lacks their libraries' \
+            _mms_headless_opencv "$python" || return
     fi
     _mms_long 'Checking that it all imports' "$python" -c \
         'import torch, mmcv.ops, mmdet.apis, pycocotools.mask, msgspec, simdjson, pytest; print("fine", torch.__version__)'
