@@ -5,6 +5,7 @@ Importing it registers every component with mmengine's and mmdet's registries, s
 nothing to register, and what does without it (:mod:`mmshared.annotations`) still works.
 """
 
+import contextlib
 import os
 import sys
 from importlib.util import find_spec
@@ -27,4 +28,6 @@ def _runs_as_command() -> bool:
 
 
 if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine', 'mmcv', 'mmdet')):
-    from . import datasets  # noqa: F401
+    # What a stack has to say while it is imported (OneDL's does) is no part of a program's results.
+    with contextlib.redirect_stdout(sys.stderr):
+        from . import datasets  # noqa: F401

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Dict
 
-# Who may have installed a module: OpenMMLab, or its fork OneDL, which keeps the import names.
+#: By import name, who may have installed it as pip knows it: OpenMMLab, or its fork OneDL, which keeps those names.
 DISTRIBUTIONS = {
-    'mmengine': ('mmengine', 'mmengine-lite', 'onedl-mmengine'),
-    'mmcv': ('mmcv', 'mmcv-lite', 'onedl-mmcv'),
+    'mmengine': ('mmengine', 'onedl-mmengine'),
+    'mmcv': ('mmcv', 'onedl-mmcv'),
     'mmdet': ('mmdet', 'onedl-mmdetection'),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Iterator, List, NamedTuple, Tuple
 
+from mmshared.utils.stack import DISTRIBUTIONS
+
 from .finding import Finding, ok, problem, warning
 from .system import System
 
@@ -25,18 +27,16 @@ class Package(NamedTuple):
     wrong: str = ''
 
 
-#: OpenMMLab's releases, and the maintained fork with the same import names.
 PACKAGES = (
     Package('numpy', ('numpy',), (1,)),
     Package('msgspec', ('msgspec',), (0, 18)),
     Package('simdjson', ('pysimdjson',), (6,)),
     Package('torch', ('torch',), (2,)),
-    Package('mmengine', ('mmengine', 'onedl-mmengine'), (0, 10, 7), 'mmengine-lite'),
-    Package('mmcv', ('mmcv', 'onedl-mmcv'), (2,), 'mmcv-lite'),
-    Package('mmdet', ('mmdet', 'onedl-mmdetection'), (3, 3)),
+    Package('mmengine', DISTRIBUTIONS['mmengine'], (0, 10, 7), 'mmengine-lite'),
+    Package('mmcv', DISTRIBUTIONS['mmcv'], (2,), 'mmcv-lite'),
+    Package('mmdet', DISTRIBUTIONS['mmdet'], (3, 3)),
     Package('pycocotools', ('pycocotools',), (2,)),
 )
-_STACK = frozenset(('mmengine', 'mmcv', 'mmdet'))
 _PYTHON = (3, 9)
 
 
@@ -51,7 +51,7 @@ def check_versions(system: System) -> Iterator[Finding]:
     for package in PACKAGES:
         found = [(name, version) for name in package.distributions if (version := system.version(name))]
         yield _judge(system, package, found)
-        if package.name in _STACK and len(found) == 1:
+        if package.name in DISTRIBUTIONS and len(found) == 1:
             used.add(found[0][0].startswith('onedl-'))
     if len(used) > 1:
         yield problem('stack', 'packages of OpenMMLab and of the onedl fork are mixed', 'install all of them from one')
