@@ -23,13 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout's 
 
 import memory
 import report
-from coco_generator import CLASSES, Style, write_coco
+from coco_generator import CLASSES, Style, write_coco, write_copies
 from measurements import forget_pages, say
 from memory import MB
 from memory_limit import MemoryLimit, NoLimitError
 from probe import Probe, ProbeError
 
 STOPS = 10
+BASE_MB = 200  # larger files are copies of one of this size
 
 
 class Scale:
@@ -39,7 +40,12 @@ class Scale:
         self.args, self.folder = args, folder
         self.file = folder / 'annotations.json'
         say(f'generating {args.size_mb:,} MB of JSON')
-        self.images, self.annotations = write_coco(self.file, int(args.size_mb * MB), args.instances, Style())
+        copies = -(-int(args.size_mb) // BASE_MB)
+        base = folder / 'base.json'
+        self.images, self.annotations = write_coco(base, int(args.size_mb * MB / copies), args.instances, Style())
+        write_copies(self.file, base, copies)
+        base.unlink()
+        self.images, self.annotations = self.images * copies, self.annotations * copies
 
     def probe(self, stack: contextlib.ExitStack) -> Probe:
         """A rank, ready to load."""

@@ -7,6 +7,7 @@ round through the images, in shuffled order, gives one annotation to every image
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, List, Tuple
@@ -58,6 +59,33 @@ def write_coco(path: Path, size_bytes: int, instances: int, style: Style, seed: 
         for piece in _pieces(images, instances, style, seed):
             file.write(piece.encode())
     return images, _annotated(images) * instances
+
+
+def write_copies(path: Path, base: Path, copies: int) -> None:
+    """Write a file with all images and annotations of ``base``, made by :func:`write_coco`, ``copies`` times.
+
+    That is much faster than making others. Each copy puts two digits of its own before each id, so ids stay unique.
+
+    Args:
+        path: the file to write.
+        base: the file to copy; it is read into memory. In spaced style.
+        copies: 1 to 90.
+    """
+    if not 1 <= copies <= 90:
+        raise ValueError(f'copies must be 1 to 90, is {copies}')
+    head, images, annotations, tail = re.split(
+        rb'(?<="images": \[)|\], "annotations": \[|(?=\], "categories": )', base.read_bytes()
+    )
+    with open(path, 'wb') as file:
+        for before, records in ((head, images), (b'], "annotations": [', annotations)):
+            file.write(before)
+            for copy in range(copies):
+                digits = b'%d' % (10 + copy)
+                numbered = records.replace(b'"id": ', b'"id": ' + digits).replace(
+                    b'"image_id": ', b'"image_id": ' + digits
+                )
+                file.write(b', ' * (copy > 0) + numbered)
+        file.write(tail)
 
 
 def write_single(path: Path) -> None:
