@@ -45,12 +45,14 @@ def shapes(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope='session')
-def run_tool():
+def run_tool(tmp_path_factory):
     """Run a command of ``tools/`` for real: ``run_tool('dist_train.sh', *args)`` -> its combined output."""
+    cache = str(tmp_path_factory.mktemp('cache'))
 
     def run(script: str, *args: object, cwd: Path = REPO, fail: bool = False, **env: str) -> str:
         interpreter = 'bash' if script.endswith('.sh') else sys.executable
-        environment = {**os.environ, 'PYTHON': sys.executable, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1', **env}
+        own = {'PYTHON': sys.executable, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1', 'MMSHARED_CACHE': cache}
+        environment = {**os.environ, **own, **env}
         done = subprocess.run(
             [interpreter, str(REPO / 'tools' / script), *map(str, args)],
             cwd=cwd,
