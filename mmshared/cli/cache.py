@@ -82,6 +82,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace) -> int:
     seconds = None if arguments.unused_days is None else arguments.unused_days * _DAY
+    if seconds is None and arguments.max_size is None and not arguments.json:
+        emit('no store is removed without --unused-days or --max-size, only what killed processes left')
     return _remove(arguments, seconds, arguments.max_size)
 
 

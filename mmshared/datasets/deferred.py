@@ -17,7 +17,9 @@ plain dict has them anyway; ``type(results) is dict`` is False.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 from functools import lru_cache
 from typing import Any, List, Optional, Tuple
 
@@ -181,9 +183,13 @@ def _itself(value: Any) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _view(path: str, cat_ids: tuple) -> ArrayView:
+def _view(path: str, cat_ids: tuple, identity: tuple) -> ArrayView:
     return ArrayView(AnnotationStore(path), cat_ids)
 
 
 def _deferred(path: str, cat_ids: tuple, row: int, ignored: Optional[np.ndarray]) -> DeferredInstances:
-    return DeferredInstances(_view(path, cat_ids), row, ignored)
+    identity: tuple = ()
+    with contextlib.suppress(OSError):  # removed; who has it mapped can go on
+        info = os.stat(path)  # one that was packed again has the old one's name
+        identity = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+    return DeferredInstances(_view(path, cat_ids, identity), row, ignored)

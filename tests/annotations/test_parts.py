@@ -212,10 +212,70 @@ def test_one_process_starts_no_other(build: Build, monkeypatch: pytest.MonkeyPat
     assert build.one(json.dumps(content()), 1)[1] is None
 
 
-@pytest.mark.parametrize('executable', ['/bin/false', '/no/such/file'])
+@pytest.mark.parametrize('executable', ['/bin/false', '/bin/true', '/bin/echo', '/no/such/file'])
 def test_processes_that_cannot_be_had(build: Build, monkeypatch: pytest.MonkeyPatch, executable: str) -> None:
     monkeypatch.setattr(sys, 'executable', executable)
     build.equal(content())
+
+
+def test_processes_whose_exit_status_is_lost(build: Build) -> None:
+    value, before = content(), signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    unhashable(value)
+    try:
+        assert isinstance(build.equal(value), str)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_path_that_is_no_text(build: Build, monkeypatch: pytest.MonkeyPatch, merged: List[Part]) -> None:
+    monkeypatch.setattr(sys, 'path', [*sys.path, Path('/somewhere')])
+    build.equal(content())
+    assert merged
+
+
+def test_many_descriptors(build: Build, merged: List[Part]) -> None:
+    resource = pytest.importorskip('resource')
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 1500:
+        pytest.skip('this process may not open that many files')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1500), limits[1]))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        build.equal(content())
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert merged
+
+
+def test_no_descriptor_stays_open(build: Build) -> None:
+    folder = Path('/proc/self/fd')
+    if not folder.exists():
+        pytest.skip('/proc tells which are open')
+    build.equal(content())
+    before = len(list(folder.iterdir()))
+    build.one(json.dumps(content()), 4)
+    assert len(list(folder.iterdir())) == before
+
+
+CLOSED = """
+import sys, tempfile
+from mmshared.annotations.parsing.builder import build_store
+with open(sys.argv[1], 'rb') as source, open(sys.argv[2], 'wb') as out:
+    build_store(source, 'a', out, tempfile.TemporaryFile, None, 4000)
+"""
+
+
+def test_closed_standard_streams(build: Build, tmp_path: Path) -> None:
+    expected = build.one(json.dumps(content(images=600)), 1)[0]
+    code, store = tmp_path / 'build.py', tmp_path / 'closed.store'
+    code.write_text(CLOSED)
+    environment = {**os.environ, 'PYTHONPATH': str(REPO), crew.ENV: '3'}
+    command = f'exec {sys.executable} {code} {tmp_path / "a.json"} {store} <&- >&- 2>&-'
+    assert subprocess.run(['sh', '-c', command], env=environment).returncode == 0
+    stores = [AnnotationStore(path).to_dict() for path in (expected, store)]
+    assert exact(stores[0]) == exact(stores[1])
 
 
 def test_processes_that_are_killed(build: Build) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from .publish import sweep
 
 STORE_SUFFIX = '.mmstore'
 DERIVED_SUFFIX = '.derived'
+_DERIVED = re.compile(r'.+\.[0-9a-f]{16}\.derived', re.DOTALL)  # the user may keep other files there
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _remove_orphans(folder: Path) -> None:
     files = _files(folder)
     names = {path.name for path in files}
     for path in files:
-        if path.suffix == DERIVED_SUFFIX and Path(path.stem).stem not in names:
+        if _DERIVED.fullmatch(path.name) and Path(path.stem).stem not in names:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 

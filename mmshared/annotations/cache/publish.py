@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -22,6 +23,11 @@ from . import holds, locks
 DRAFT_SUFFIX = '.draft'
 LOCK_SUFFIX = '.lock'
 NOTE_SUFFIX = '.note'
+_DRAFT = re.compile(r'\.[0-9a-z_]{8,16}\.draft')
+_OURS = re.compile(
+    rf'{_DRAFT.pattern}|(.*-)?[0-9a-f]{{16}}\.note(\.lock)?|.+\.mmstore\.lock|.+\.[0-9a-f]{{16}}\.derived\.lock',
+    re.DOTALL,
+)
 _ABANDONED_SECONDS = 24 * 3600.0  # for drafts where no lock can tell
 _BUFFER = 1 << 20
 _CLOEXEC = getattr(os, 'O_CLOEXEC', 0)
@@ -151,10 +157,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove drafts, lock files and notes in ``folder`` that are nobody's any more; what cannot be removed stays."""
+    """Remove drafts, lock files and notes in ``folder`` that are nobody's any more; what cannot be removed stays.
+
+    Only names that are made here: the folder may be one that its user keeps other things in.
+    """
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if entry.name.endswith((DRAFT_SUFFIX, LOCK_SUFFIX, NOTE_SUFFIX)):
+            if _OURS.fullmatch(entry.name) and (_DRAFT.fullmatch(entry.name) or entry.is_file(follow_symlinks=False)):
                 with contextlib.suppress(OSError), holds.exclusive(Path(entry.path)) as free:
                     age = time.time() - entry.stat(follow_symlinks=False).st_mtime
                     if free or (free is None and age > _ABANDONED_SECONDS):

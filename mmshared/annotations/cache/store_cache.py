@@ -195,9 +195,9 @@ class StoreCache:
         return self._writable(reasons, None)
 
     def own_folders(self) -> List[Folder]:
-        """The folder that the user named, and no other; without one all that stores are put in."""
+        """The folder that the user named, and no other; all that stores are put in without one, or if it cannot be."""
         folders = self.folders()
-        return folders[:1] if folders[0].named else folders
+        return folders[:1] if folders[0].named and folders[0].problem() is None else folders
 
     def list(self, describe: Optional[Callable[[Path], Optional[str]]] = None) -> List[Entry]:
         """The stores in all folders. ``describe(path)`` may give the source's path as the store itself knows it."""

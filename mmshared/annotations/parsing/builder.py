@@ -131,6 +131,7 @@ class _Tables:
                 if part:
                     table.merge(part.table)
                     offset, end, count = part.offset, part.end, count + part.table.count
+                    report()
                     continue
                 elements = Elements(file, offset, table.schema.decode, key, count, crew.stop(offset))
                 for batch in elements:

@@ -70,6 +70,9 @@ class Crew:
                 self._parts.append(Part(file, key, cut.start, stop, scratch))
             except OSError:  # no process or no descriptor to be had: fewer will do
                 break
+            except BaseException:
+                self.close()
+                raise
 
     def stop(self, offset: int) -> Optional[Cut]:
         """Where whoever begins at ``offset`` should stop, since another process began there; None if none did."""

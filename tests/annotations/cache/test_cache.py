@@ -308,9 +308,24 @@ def test_derived_files_go_when_the_store_is_rebuilt(cache, source):
 def test_stale_lock_and_drafts_go(cache, source):
     store = cache.get(source, Builder(), check)
     (store.parent / f'{store.name}.lock').write_bytes(b'')
-    (store.parent / '.abc.draft').write_bytes(b'half')
+    (store.parent / '.abcdefgh.draft').write_bytes(b'half')
     assert cache.get(source, Builder(), check) == store
     assert names(cache.cache_dir) == [store.name]
+
+
+def test_files_of_the_users_stay(cache, source):
+    store = cache.get(source, Builder(), check)
+    theirs = ['poetry.lock', 'idea.draft', 'a.note', '.lock', 'x.derived', 'a.mmstore.note', '.x.draft']
+    for name in theirs:
+        (store.parent / name).write_bytes(b'mine')
+    for name in ('work.note', 'w.lock', '0123456789abcdef.note'):
+        (store.parent / name).mkdir()
+        (store.parent / name / 'file').write_bytes(b'mine')
+    cache.get(source, Builder(), check)
+    cache.clear()
+    left = sorted(path.name for path in store.parent.iterdir())
+    assert left == sorted([*theirs, 'work.note', 'w.lock', '0123456789abcdef.note'])
+    assert (store.parent / 'work.note' / 'file').exists()
 
 
 def test_tells_what_it_does(cache, tmp_path, caplog):
