@@ -318,6 +318,7 @@ def test_no_process_outlives_the_builder(build: Build, tmp_path: Path, how: sign
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
     ) as process:
         process.stdout.readline()
         children = psutil.Process(process.pid).children()

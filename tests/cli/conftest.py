@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,7 @@ def process(*arguments: Any, env: dict | None = None, **options: Any) -> subproc
     return subprocess.Popen(
         [sys.executable, '-m', 'mmshared', *map(os.fspath, arguments)],
         env={**os.environ, 'PYTHONPATH': os.fspath(ROOT), **(env or {})},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
         **{'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, **options},
     )
 
