@@ -1,8 +1,8 @@
 """Ways to give many processes the samples of one COCO file, behind one interface: mmdet's, ours, those of others.
 
-mmdet, mmshared and lightly-train are used as they are installed. Two others are *techniques*: their projects install
-from source only, with what they train, so the few lines that keep the samples are written anew here, over mmdet's own
-parsing. What differs between the ways is then how samples are kept and shared, not what they are.
+mmdet and mmshared are used as they are, and of lightly-train the part that keeps the rows. Two others are *techniques*:
+their projects cannot be installed from an index, so the few lines that keep the samples are written anew here, over
+mmdet's own parsing. What differs between the ways is then how samples are kept and shared, not what they are.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import multiprocessing
 import pickle
 from abc import ABC, abstractmethod
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Type
 
 Polygons = List[List[List[float]]]
 
@@ -181,21 +182,40 @@ class DiskCache(Way):
 
 
 class LightlyTrain(Way):
-    """lightly-train, instance segmentation: rows of JSON texts in an Arrow file that each process maps."""
+    """lightly-train's memory-mapped sequence: rows of JSON texts in an Arrow file that each process maps.
+
+    Its module alone is loaded, since the package imports much else. The rows are made here, of the same content as its
+    rows for instance segmentation: coordinates divided by the image's sides, run lengths compressed.
+    """
 
     needs = 'lightly_train'
     place = 'disk, for one job'
 
     def open(self, rank: int) -> None:
         """The first process parses the file and writes rows; all parse it for the names of its classes, as there."""
-        from lightly_train._data._serialize.memory_mapped_sequence import MemoryMappedSequence, write_items_to_file
-        from lightly_train._data.instance_segmentation_dataset import COCOInstanceSegmentationDataArgs
-
-        split = {'annotations': str(self.file), 'images': 'img'}
-        rows = COCOInstanceSegmentationDataArgs(train=split, val=split).get_train_args().list_image_info()
+        module = _module('lightly_train', '_data/_serialize/memory_mapped_sequence.py')
+        content = json.loads(self.file.read_bytes())
+        self._names = {category['id']: category['name'] for category in content['categories']}
+        path = self.folder / 'rows.mmap'
         if rank == 0:
-            write_items_to_file(rows, self.folder / 'rows.mmap')
-        self._rows = MemoryMappedSequence.from_file(self.folder / 'rows.mmap')
+            module.write_items_to_file(self._make_rows(content), path)
+        self._rows = module.MemoryMappedSequence.from_file(path)
+
+    def _make_rows(self, content: Dict[str, Any]) -> Iterator[Dict[str, str]]:
+        by_image: Dict[int, List[dict]] = {}
+        for annotation in content['annotations']:
+            by_image.setdefault(annotation['image_id'], []).append(annotation)
+        labels = {category: label for label, category in enumerate(self._names)}
+        for image in content['images']:
+            annotations, width, height = by_image.get(image['id'], []), image['width'], image['height']
+            boxes = [annotation['bbox'] for annotation in annotations]
+            shares = [[(x + w / 2) / width, (y + h / 2) / height, w / width, h / height] for x, y, w, h in boxes]
+            yield {
+                'image_path': f'img/{image["file_name"]}',
+                'segments': json.dumps([_as_shares(a['segmentation'], width, height) for a in annotations]),
+                'bboxes': json.dumps(shares),
+                'class_labels': json.dumps([labels[annotation['category_id']] for annotation in annotations]),
+            }
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -242,6 +262,25 @@ def deviation(stock: Stock, way: Way) -> Optional[float]:
         flat = [[x for polygons in image for part in polygons for x in part] for image in pair]
         greatest = max([greatest, *(abs(a - b) for a, b in zip(*flat))])
     return greatest
+
+
+def _as_shares(segmentation: Any, width: int, height: int) -> Any:
+    """Polygons with coordinates divided by the image's sides; run lengths as compressed text."""
+    if isinstance(segmentation, list):
+        return [[x / (height if i % 2 else width) for i, x in enumerate(part)] for part in segmentation]
+    from pycocotools import mask
+
+    compressed = mask.frPyObjects(segmentation, height, width)
+    return {'size': compressed['size'], 'counts': compressed['counts'].decode()}
+
+
+def _module(package: str, path: str) -> Any:
+    """The module in the file ``path`` of an installed package, which itself is not imported."""
+    file = Path(find_spec(package).submodule_search_locations[0]) / path
+    spec = spec_from_file_location(file.stem, file)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _size_of(path: Path) -> int:
