@@ -96,7 +96,9 @@ class Comparison:
     def _reads(self) -> Dict[str, Any]:
         folder = str(self._folder / 'reads')
         with Probe('reads', names=self._names, file=str(self.file), folder=folder, classes=CLASSES) as probe:
-            return probe.wait()
+            reply = probe.wait()
+            probe.end()
+        return reply
 
     @contextlib.contextmanager
     def _processes(self, name: str, ranks: int) -> Iterator[List[Probe]]:
@@ -109,9 +111,13 @@ class Comparison:
                 stack.enter_context(Probe('share', way=name, rank=rank, ranks=ranks, folder=folder, **source))
                 for rank in range(ranks)
             ]
-            for probe in probes:
-                probe.wait()
-            yield probes
+            try:
+                for probe in probes:
+                    probe.wait()
+                yield probes
+            finally:
+                for probe in probes:
+                    probe.end()
 
 
 def _in_words(deviation: Optional[float]) -> str:
