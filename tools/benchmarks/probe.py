@@ -64,7 +64,7 @@ class Probe:
         self.go()
         return self.wait()
 
-    def end(self, seconds: float = 10.0) -> None:
+    def end(self, seconds: float = 5.0) -> None:
         """Let the process end by itself, so that it removes its temporary files; if it does not, it is killed later."""
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
             self._process.stdin.close()
