@@ -113,8 +113,8 @@ def test_all_is_measured_and_nothing_is_left(start, tmp_path):
     names = [cell.strip() for cell in header.strip('|').split('|')][1:]
     missing = [line.split(':')[0] for line in lines if 'not measured' in line]
     assert sorted(names + missing) == sorted(NAMES)
-    for title in ('first process loads, s', 'a sample read, us', 'kept, in sizes of the JSON'):
-        values = next(line for line in lines if line.startswith(f'| {title} ')).strip('|').split('|')[1:]
+    for title in ('first process loads, s of', 'a sample read, us of', 'kept, in sizes of the JSON'):
+        values = next(line for line in lines if line.startswith(f'| {title}')).strip('|').split('|')[1:]
         assert all(float(value) > 0 for value in values)
     assert not list((tmp_path / 'tmp').iterdir())
     assert not {name for name in set(os.listdir('/dev/shm')) - before if name.startswith('torch_')}
@@ -123,7 +123,7 @@ def test_all_is_measured_and_nothing_is_left(start, tmp_path):
 def test_nothing_is_left_when_it_is_stopped(start, tmp_path):
     with start('--size-mb', 0.5) as process:
         said = iter(process.stderr.readline, '')
-        assert any('loads 1' in line for line in said)
+        assert any('run 1' in line for line in said)
         process.send_signal(signal.SIGTERM)
         process.communicate()
     assert process.returncode == 128 + signal.SIGTERM

@@ -2,8 +2,8 @@
 
     python tools/benchmarks/bench_others.py                 # 60 MB of JSON, 3 processes
 
-What is not installed (lightly-train, diskcache) is left out. All ways are measured in turns, in fresh processes, memory
-above what the imports take. docs/comparison.md says what each does, and what it leaves to others. The table goes to
+What is not installed (lightly-train, diskcache) is left out. All ways are measured in turns, in fresh processes: memory
+above what the imports take, and processor time, which other processes do not change much. docs/comparison.md says what each does, and what it leaves to others. The table goes to
 stdout, what is being done to stderr; temporary files go to $TMPDIR and are removed.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout's mmshared
 
@@ -47,29 +47,26 @@ class Comparison:
         write_single(self._single)
 
     def rows(self) -> Dict[str, List[Any]]:
-        """All that is measured: a list of one value a way."""
-        seconds: Dict[str, List[Tuple[float, float]]] = {name: [] for name in self._names}
+        """All that is measured: a list of one value a way. Medians, where there is more than one run."""
+        runs: Dict[str, List[Dict[str, float]]] = {name: [] for name in self._names}
         for run in range(self._args.repeats):
-            say(f'loads {run + 1}/{self._args.repeats}')
-            for name in self._names[run % len(self._names) :] + self._names[: run % len(self._names)]:
-                with self._processes(name, 2) as probes:
-                    seconds[name].append((probes[0].step()['seconds'], probes[1].step()['seconds']))
-        found = {name: {**self._loads(seconds[name]), **self._memory(name)} for name in self._names}
+            first = run % len(self._names)
+            for name in self._names[first:] + self._names[:first]:
+                say(f'run {run + 1}/{self._args.repeats}: {name}')
+                runs[name].append(self._run(name))
         say('reading in turns')
         reads = self._reads()
-        for name in self._names:
-            found[name]['a sample read, us'] = median(reads['us'][name])
-            found[name]['polygons'] = _in_words(reads['deviation'][name])
-        return {title: [found[name][title] for name in self._names] for title in found[self._names[0]]}
+        found = {name: {title: median(run[title] for run in runs[name]) for title in runs[name][0]} for name in runs}
+        rows = {title: [found[name][title] for name in self._names] for title in found[self._names[0]]}
+        return {
+            **rows,
+            'kept where': [WAYS[name].place for name in self._names],
+            'a sample read, us of processor time': [median(reads['us'][name]) for name in self._names],
+            'polygons': [_in_words(reads['deviation'][name]) for name in self._names],
+        }
 
-    @staticmethod
-    def _loads(runs: List[Tuple[float, float]]) -> Dict[str, float]:
-        first, further = zip(*runs)
-        return {'first process loads, s': median(first), 'a further one loads, s': median(further)}
-
-    def _memory(self, name: str) -> Dict[str, Any]:
-        """One process loads and reads everything, then the others do."""
-        say(f'memory: {name}')
+    def _run(self, name: str) -> Dict[str, float]:
+        """One process loads and reads everything, then the others do, one after the other."""
         with self._processes(name, self._args.ranks) as probes:
             pids = [probe.pid for probe in probes]
             before = memory.of_processes(pids)
@@ -85,12 +82,13 @@ class Comparison:
         if {reply['length'] for reply in replies} != {self.images}:
             raise RuntimeError(f'{name} has {[reply["length"] for reply in replies]} samples, should be {self.images}')
         return {
-            'peak of heap while the first loads, MB': peaks[0],
-            '... while a further one loads, MB': median(peaks[1:]),
+            'first process loads, s of processor time': replies[0]['seconds'],
+            '... a further one': median(reply['seconds'] for reply in replies[1:]),
+            'heap while the first loads, at most, MB': peaks[0],
+            '... while a further one does': median(peaks[1:]),
             'memory (PSS) of the first, all read, MB': held[0],
-            '... of each further one, MB': (held[-1] - held[0]) / (len(held) - 1),
+            '... of each further one': (held[-1] - held[0]) / (len(held) - 1),
             'kept, in sizes of the JSON': replies[0]['stored'] / self.file.stat().st_size,
-            '... where': WAYS[name].place,
         }
 
     def _reads(self) -> Dict[str, Any]:
@@ -132,7 +130,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--size-mb', type=float, default=60, help='size of the generated JSON (default: 60)')
     parser.add_argument('--instances', type=int, default=10, help='annotations per image (default: 10)')
     parser.add_argument('--ranks', type=int, default=3, help='processes that share, at least 2 (default: 3)')
-    parser.add_argument('--repeats', type=int, default=3, help='runs of each timed load (default: 3)')
+    parser.add_argument('--repeats', type=int, default=3, help='runs of each way (default: 3)')
     args = parser.parse_args()
     if args.ranks < 2 or args.repeats < 1 or args.instances < 1 or args.size_mb <= 0:
         parser.error('needs two ranks, and one of everything else')
