@@ -3,8 +3,9 @@
     python tools/benchmarks/bench_others.py                 # 60 MB of JSON, 3 processes
 
 What is not installed (lightly-train, diskcache) is left out. All ways are measured in turns, in fresh processes: memory
-above what the imports take, and processor time, which other processes do not change much. docs/comparison.md says what each does, and what it leaves to others. The table goes to
-stdout, what is being done to stderr; temporary files go to $TMPDIR and are removed.
+above what the imports take, and processor time, which other processes change less than time on the clock.
+docs/comparison.md says what each does, and what it leaves to others. The table goes to stdout, what is being done to
+stderr; temporary files go to $TMPDIR and are removed.
 """
 
 from __future__ import annotations
