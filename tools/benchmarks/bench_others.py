@@ -55,6 +55,7 @@ class Comparison:
             for name in self._names[first:] + self._names[:first]:
                 say(f'run {run + 1}/{self._args.repeats}: {name}')
                 runs[name].append(self._run(name))
+                say('  ' + ', '.join(f'{title}: {value:.3g}' for title, value in runs[name][-1].items()))
         say('reading in turns')
         reads = self._reads()
         found = {name: {title: median(run[title] for run in runs[name]) for title in runs[name][0]} for name in runs}
