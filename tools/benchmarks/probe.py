@@ -64,6 +64,12 @@ class Probe:
         self.go()
         return self.wait()
 
+    def end(self, seconds: float = 5.0) -> None:
+        """Let the process end by itself, so that it removes its temporary files; if it does not, it is killed later."""
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(seconds)
+
     def __enter__(self) -> Probe:
         return self
 

@@ -74,6 +74,14 @@ def figures(values: Dict[str, float]) -> str:
     return '\n'.join(f'| {line.ljust(width)} | {cell.rjust(10)} |' for line, cell in zip(lines, cells))
 
 
+def matrix(columns: Sequence[str], rows: Dict[str, Sequence[Any]]) -> str:
+    """A table of several columns; numbers get three digits, texts stay as they are."""
+    cells = [[v if isinstance(v, str) else _figure(v) for v in values] for values in rows.values()]
+    lines = [['', *columns], ['---', *['---:'] * len(columns)]]
+    lines += [[title, *values] for title, values in zip(rows, cells)]
+    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
 def machine() -> Dict[str, Any]:
     """Facts about this machine and the versions of what is measured."""
     cores = len(os.sched_getaffinity(0))

@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 DIGEST_SAMPLES = 1000
@@ -232,7 +233,58 @@ def _set_shape(results: Dict[str, Any]) -> Dict[str, Any]:
     return results
 
 
-TASKS = {task.__name__: task for task in (load, rank, epoch, lookups, loading)}
+def share(
+    way: str, rank: int, ranks: int, file: str, single: str, folder: str, classes: Sequence[str]
+) -> Iterator[Reply]:
+    """One of ``ranks`` processes that have the samples by one of :data:`ways.WAYS`: imports, load, read everything."""
+    import_all([])
+    one = _opened(way, single, f'{folder}/single{rank}', classes, 1, 0)  # what is imported and kept at first use
+    one.read(0)
+    del one
+    gc.collect()
+    yield {}
+    start = sum(os.times()[:4])  # of this process and of those it has waited for
+    samples = _opened(way, file, f'{folder}/all', classes, ranks, rank)
+    yield {'seconds': sum(os.times()[:4]) - start, 'length': len(samples), 'stored': samples.stored()}
+    for index in range(len(samples)):
+        samples.read(index)
+    yield {}
+
+
+def reads(names: Sequence[str], file: str, folder: str, classes: Sequence[str]) -> Iterator[Reply]:
+    """Reads samples by all ways in one process, in blocks of the same samples, in turns.
+
+    Processor time in microseconds a sample, and how far polygons are from mmdet's.
+    """
+    from ways import deviation
+
+    import_all([])
+    opened = {name: _opened(name, file, f'{folder}/{name}', classes, 1, 0) for name in names}
+    stock = next(iter(opened.values()))
+    off = {name: deviation(stock, way) for name, way in opened.items()}
+    indices = random.Random(0).choices(range(len(stock)), k=BLOCK * BLOCKS)
+    times: Dict[str, List[float]] = {name: [] for name in names}
+    for number in range(BLOCKS):
+        block = indices[number * BLOCK : (number + 1) * BLOCK]
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            read = opened[name].read
+            start = time.thread_time()
+            for index in block:
+                read(index)
+            times[name].append((time.thread_time() - start) / BLOCK * 1e6)
+    yield {'us': times, 'deviation': off}
+
+
+def _opened(way: str, file: str, folder: str, classes: Sequence[str], ranks: int, rank: int) -> Any:
+    from ways import WAYS
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    samples = WAYS[way](Path(file), Path(folder), classes, ranks)
+    samples.open(rank)
+    return samples
+
+
+TASKS = {task.__name__: task for task in (load, rank, epoch, lookups, loading, share, reads)}
 
 
 def main() -> None:
