@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 _INTERRUPTED = 130  # as a shell reports a process that SIGINT ended
@@ -13,9 +14,14 @@ def start() -> int:
 
     Its imports take part of a second, in which it may be interrupted, or find that something is not installed.
     """
+    # C code that is being imported makes an ImportError of a KeyboardInterrupt, so until then the signal just ends it.
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from mmshared.cli.main import main
 
+        signal.signal(signal.SIGINT, handler)
         return main()
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -67,8 +67,12 @@ def process(*arguments: Any, env: dict | None = None, **options: Any) -> subproc
     return subprocess.Popen(
         [sys.executable, '-m', 'mmshared', *map(os.fspath, arguments)],
         env={**os.environ, 'PYTHONPATH': os.fspath(ROOT), **(env or {})},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
-        **{'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, **options},
+        **{
+            'stdout': subprocess.PIPE,
+            'stderr': subprocess.PIPE,
+            'preexec_fn': lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
+            **options,
+        },
     )
 
 
