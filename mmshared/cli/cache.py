@@ -112,12 +112,15 @@ def _remove(arguments: argparse.Namespace, seconds: float | None, max_bytes: int
         problem = folder.problem() if folder.readable() else None
         if problem is not None:
             emit(f'stays as it is: {printable(folder.path)} ({problem})')
+    own = {folder.path for folder in cache.own_folders()}
+    for path in dict.fromkeys(store.path.parent for store in stay if store.path.parent not in own):
+        emit(f'stays as it is: {printable(path)}, where stores go instead. To clean it, name it with --cache-dir')
     emit(f'left: {_count(stay)}, {size_text(sum(store.size for store in stay))}')
     return 0
 
 
 def _folders(cache: StoreCache) -> List[str]:
-    return [os.fspath(folder.path) for folder in cache.own_folders()]
+    return [os.fspath(folder.path) for folder in cache.used_folders()]
 
 
 def _count(stores: Sequence[Entry]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mmshared.annotations import open_store
+from mmshared.annotations.cache import location
 from mmshared.cli.cache import parse_size
 
 from ..annotations.cache.cache_helpers import needs_root
@@ -27,6 +28,7 @@ package = types.ModuleType('mmshared')
 package.__path__ = [sys.argv[1] + '/mmshared']
 sys.modules['mmshared'] = package
 from mmshared.annotations import open_store
+from mmshared.annotations.cache import location
 store = open_store(sys.argv[2])
 print('held', flush=True)
 sys.stdin.read()
@@ -170,7 +172,34 @@ def test_somebody_elses_folder(cli, stores, cache):
     assert all(path.exists() for path in stores.values())
 
 
-def test_a_folder_that_is_none(cli, tmp_path, monkeypatch):
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch) -> Path:
+    """The folder on a local disk, in place of this machine's."""
+    folder = tmp_path / 'local'
+    monkeypatch.setattr(location, 'local_folders', lambda: [location.Folder(folder, private=True)])
+    return folder
+
+
+def test_stores_that_went_elsewhere(cli, ann, cache, stand_in):
+    cache.mkdir()
+    cache.chmod(0o777)  # others may write it, so nothing is put there
+    assert cli('pack', ann).status == 0 and on_disk(cache) == []
+    (name,) = on_disk(stand_in)
+    assert name in cli('cache', 'list').out
+    out = cli('cache', 'clear').out
+    assert f'stays as it is: {stand_in}, where stores go instead' in out and 'removed: 0 stores' in out
+    assert on_disk(stand_in) == [name]
+    assert 'removed: 1 store,' in cli('cache', 'clear', '--cache-dir', stand_in).out and on_disk(stand_in) == []
+
+
+def test_prune_says_what_it_waits_for(cli, stores):
+    assert 'without --unused-days or --max-size' in cli('cache', 'prune').out
+    assert 'without' not in cli('cache', 'prune', '--unused-days', '1', '--dry-run').out
+    assert json.loads(cli('cache', 'prune', '--json').out)['removed'] == []
+    assert all(path.exists() for path in stores.values())
+
+
+def test_a_folder_that_is_none(cli, tmp_path, stand_in):
     (tmp_path / 'file').write_text('x')
     for folder in (tmp_path / 'file', tmp_path / 'missing', '/proc/nowhere'):
         for action in ('list', 'prune', 'clear'):

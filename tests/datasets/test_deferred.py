@@ -16,6 +16,7 @@ from mmcv.transforms import KeyMapper
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import default_collate
 
+from mmshared.annotations.packing import pack_store
 from mmshared.datasets import LoadSharedAnnotations
 from mmshared.datasets.deferred import LazyResults, unread
 
@@ -169,6 +170,19 @@ def test_copying_costs_the_same_for_every_image(dataset):
     assert abs(len(pickle.dumps(few)) - len(pickle.dumps(many))) < 20
     for made in (copy.deepcopy(many), copy.copy(many), pickle.loads(pickle.dumps(many)), many):
         assert unread(made) is not None
+
+
+def test_a_store_that_was_packed_again(tmp_path):
+    target = tmp_path / 'team.mmstore'
+    boxes = []
+    for x in (1, 2):
+        data = content(images=4, annotations=300)
+        for record in data['annotations']:
+            record['bbox'] = [x, 1, 20, 20]
+        pack_store(write(tmp_path / 'a.json', data), target)
+        lazy = shared(str(target), pipeline=[LoadSharedAnnotations()])._samples.defer(2)
+        boxes.append({instance['bbox'][0] for instance in pickle.loads(pickle.dumps(lazy))['instances']})
+    assert boxes == [{1}, {2}]
 
 
 def _read_in_child(data, pipe):

@@ -195,15 +195,20 @@ class StoreCache:
         return self._writable(reasons, None)
 
     def own_folders(self) -> List[Folder]:
-        """The folder that the user named, and no other; all that stores are put in without one, or if it cannot be."""
+        """The folder that the user named, and no other; without one all that stores are put in."""
         folders = self.folders()
-        return folders[:1] if folders[0].named and folders[0].problem() is None else folders
+        return folders[:1] if folders[0].named else folders
+
+    def used_folders(self) -> List[Folder]:
+        """Where jobs look for stores: :meth:`own_folders`, and those that stand in for one that cannot be written."""
+        own = self.own_folders()
+        return own if own[0].problem() is None else self.folders()
 
     def list(self, describe: Optional[Callable[[Path], Optional[str]]] = None) -> List[Entry]:
-        """The stores in all folders. ``describe(path)`` may give the source's path as the store itself knows it."""
+        """The stores in :meth:`used_folders`. ``describe(path)`` may give the source's path, as the store knows it."""
         return [
             entry
-            for folder in self.own_folders()
+            for folder in self.used_folders()
             if folder.readable()
             for entry in inventory.entries(folder.path, describe)
         ]
@@ -213,7 +218,8 @@ class StoreCache:
     ) -> List[Entry]:
         """Remove stores not used for so long, and the longest unused ones beyond ``max_bytes``; never one in use.
 
-        Without arguments only leftovers of crashed processes go. Folders that this user may not write stay as they are.
+        Without arguments only leftovers of crashed processes go. Folders that this user may not write stay as they are,
+        and so do those that only stand in for the one that was named (:meth:`own_folders`).
 
         Args:
             unused_seconds: Age of the last use.
