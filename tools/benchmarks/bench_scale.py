@@ -4,8 +4,9 @@
     python tools/benchmarks/bench_scale.py limit                  # a store of about 4 GB, read within 1 GB of memory
 
 ``epoch`` builds the store and has every worker read every sample, shuffled, and looks at the workers' private memory
-on the way. ``limit`` reads a whole store in a control group whose memory limit is smaller than the store. Temporary
-files (JSON, store and, while it is built, scratch: twice the JSON's size) go to $TMPDIR and are removed.
+on the way. ``limit`` reads a whole store in a control group whose memory limit is smaller than the store: in order,
+and some of it shuffled, which is up to the disk. Temporary files (JSON, store and, while it is built, scratch: twice
+the JSON's size) go to $TMPDIR and are removed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from memory_limit import MemoryLimit, NoLimitError
 from probe import Probe, ProbeError
 
 STOPS = 10
+PART = 0.02  # of the samples: each read that finds nothing cached waits for the disk
 BASE_MB = 200  # larger files are copies of one of this size
 
 
@@ -47,7 +49,7 @@ class Scale:
         base.unlink()
         self.images, self.annotations = self.images * copies, self.annotations * copies
 
-    def probe(self, stack: contextlib.ExitStack) -> Probe:
+    def probe(self, stack: contextlib.ExitStack, part: float = 1) -> Probe:
         """A rank, ready to load."""
         probe = stack.enter_context(
             Probe(
@@ -56,6 +58,7 @@ class Scale:
                 workers=self.args.workers,
                 stops=STOPS,
                 file=str(self.file),
+                part=part,
                 classes=CLASSES,
                 cache=str(self.folder / 'cache'),
             )
@@ -109,30 +112,33 @@ class Scale:
         }
 
     def limit(self) -> Dict[str, Any]:
-        """One rank reads the whole store, without a limit and with one."""
-        rows: Dict[str, Any] = {}
-        for limited in (False, True):
-            forget_pages(self.store)  # pages that are cached already count for nobody
-            with contextlib.ExitStack() as stack:
-                group = stack.enter_context(MemoryLimit(int(self.args.memory_mb * MB))) if limited else None
-                probe = self.probe(stack)
-                if group:
-                    group.add(probe.pid)
-                probe.step()
-                say('reading everything' + ' within the limit' * limited)
-                start = time.perf_counter()
-                for _ in range(STOPS + 1):
-                    probe.step()
-                rows[f'seconds to read all samples, shuffled, {"limited" if limited else "no limit"}'] = (
-                    time.perf_counter() - start
-                )
-                if group:
-                    state = group.state()
-                    rows['limit of the control group, MB'] = self.args.memory_mb
-                    rows['its peak, MB'] = state['peak'] / MB
-                    rows['... in the end: anonymous, MB'] = state['anon'] / MB
-                    rows['... in the end: pages of files, MB'] = state['file'] / MB
+        """Every worker reads the whole store as it lies, and some samples of it here and there, with and without."""
+        rows: Dict[str, Any] = {'workers': self.args.workers}
+        for part in (0, PART):
+            what = f'{part:.0%} of the samples, shuffled' if part else 'all samples, in order'
+            for limited in (False, True):
+                say(f'reading {what}' + ' within the limit' * limited)
+                rate, state = self.read(part, limited)
+                rows[f'{what}, {"limited" if limited else "no limit"}, samples/s of a worker'] = rate
+                for name, value in state.items():
+                    rows[f'... {name}, MB'] = value / MB
         return rows
+
+    def read(self, part: float, limited: bool) -> Tuple[float, Dict[str, float]]:
+        """Samples a second of a worker, and what the control group says at the end."""
+        forget_pages(self.store)  # pages that are cached already count for nobody
+        with contextlib.ExitStack() as stack:
+            group = stack.enter_context(MemoryLimit(int(self.args.memory_mb * MB))) if limited else None
+            probe = self.probe(stack, part)
+            if group:
+                group.add(probe.pid)
+            probe.step()
+            start = time.perf_counter()
+            for _ in range(STOPS + 1):
+                probe.step()
+            seconds = time.perf_counter() - start
+            state = {f'limit {self.args.memory_mb:,.0f}: {k}': v for k, v in group.state().items()} if group else {}
+            return int(self.images * (part or 1)) / seconds, state
 
 
 def parse_args() -> argparse.Namespace:

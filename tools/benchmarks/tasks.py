@@ -123,8 +123,10 @@ def _read_everything(dataset: Any, workers: int, samples: int) -> Tuple[object, 
     return batches, list(reads.values())
 
 
-def epoch(kind: str, workers: int, stops: int, file: str, **source: Any) -> Iterator[Reply]:
+def epoch(kind: str, workers: int, stops: int, file: str, part: float = 1, **source: Any) -> Iterator[Reply]:
     """One rank whose workers each read every sample once, shuffled, in ``stops`` equal steps.
+
+    If ``part`` is less than 1, they read so much of the samples; if it is 0, all of them, as they lie in the store.
 
     The first two stops are before loading and loaded; then comes one when the workers have begun.
     """
@@ -135,7 +137,8 @@ def epoch(kind: str, workers: int, stops: int, file: str, **source: Any) -> Iter
     start = time.perf_counter()
     dataset = make_dataset(kind, file, **source)
     yield {'seconds': time.perf_counter() - start}
-    order = random.Random(0).sample(range(len(dataset)), len(dataset))
+    everything = range(len(dataset))
+    order = random.Random(0).sample(everything, int(len(dataset) * part)) if part else everything
     ends = [len(order) * i // stops for i in range(stops + 1)]
 
     class Reads:
