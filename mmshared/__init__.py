@@ -2,7 +2,7 @@
 
 Importing it registers every component with mmengine's and mmdet's registries, so that
 ``custom_imports = dict(imports=['mmshared'])`` is all a config needs. Where that stack is not installed, there is
-nothing to register, and what does without it (:mod:`mmshared.annotations`) still works.
+nothing to register, and what does without it (:mod:`mmshared.annotations`) still works; the loops need no mmdet.
 """
 
 import contextlib
@@ -27,7 +27,10 @@ def _runs_as_command() -> bool:
     return os.path.basename(arguments[0]) in ('mmshared', 'mmshared.exe') if arguments else False
 
 
-if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine', 'mmcv', 'mmdet')):
+if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine')):
     # What a stack has to say while it is imported (OneDL's does) is no part of a program's results.
     with contextlib.redirect_stdout(sys.stderr):
-        from . import datasets  # noqa: F401
+        from .engine import loops, node_memory  # noqa: F401
+
+        if all(find_spec(name) for name in ('mmcv', 'mmdet')):
+            from . import datasets  # noqa: F401

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mmengine.registry import DefaultScope
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -20,6 +21,12 @@ def _load_tool(name: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def default_scope(monkeypatch) -> None:
+    """Forget the default scope that a test sets (every runner does): the next one's types are those of its own."""
+    monkeypatch.setattr(DefaultScope, '_instance_dict', DefaultScope._instance_dict.copy())
 
 
 @pytest.fixture(scope='session')

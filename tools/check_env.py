@@ -10,7 +10,7 @@ import re
 import sys
 
 IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson']
-IMPORTS += ['pytest', 'hypothesis', 'psutil', 'ruff']
+IMPORTS += ['pytest', 'xdist', 'hypothesis', 'psutil', 'ruff']
 
 
 def distributions(stack):

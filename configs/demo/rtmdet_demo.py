@@ -55,13 +55,18 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/val.json', proposal_nums=(100, 1, 10))
 test_evaluator = val_evaluator
 
-train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=max_epochs, val_interval=max_epochs)
+train_cfg = dict(_delete_=True, type='LeanTrainLoop', max_epochs=max_epochs, val_interval=1)
+val_cfg = dict(type='LeanValLoop')
+test_cfg = dict(type='LeanTestLoop')
 optim_wrapper = dict(optimizer=dict(lr=base_lr), clip_grad=dict(max_norm=10))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', eta_min=base_lr * 0.01, begin=2, end=max_epochs, T_max=max_epochs - 2,
          convert_to_iter_based=True),
 ]
-default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=4, max_keep_ckpts=1))
+default_hooks = dict(
+    logger=dict(interval=25),
+    checkpoint=dict(interval=4, max_keep_ckpts=1),
+    node_memory=dict(type='NodeMemoryHook', interval=10))
 custom_hooks = []
 randomness = dict(seed=0)

@@ -6,3 +6,9 @@ dataset_type = 'SharedCocoDataset'
 train_dataloader = dict(dataset=dict(type=dataset_type))
 val_dataloader = dict(dataset=dict(type=dataset_type))
 test_dataloader = dict(dataset=dict(type=dataset_type))
+
+# Workers live only while they are needed.
+train_cfg = dict(type='LeanTrainLoop')
+val_cfg = dict(type='LeanValLoop')
+test_cfg = dict(type='LeanTestLoop')
+default_hooks = dict(node_memory=dict(type='NodeMemoryHook'))

@@ -4,3 +4,9 @@ _base_ = [
     'mmdet::_base_/schedules/schedule_1x.py',
     'mmdet::_base_/default_runtime.py',
 ]
+
+# Workers live only while they are needed.
+train_cfg = dict(type='LeanTrainLoop')
+val_cfg = dict(type='LeanValLoop')
+test_cfg = dict(type='LeanTestLoop')
+default_hooks = dict(node_memory=dict(type='NodeMemoryHook'))

@@ -32,7 +32,9 @@ train_dataloader = dict(batch_size=4, num_workers=1, dataset=dict(pipeline=train
 val_dataloader = dict(batch_size=4, num_workers=1, dataset=dict(pipeline=test_pipeline))
 test_dataloader = dict(batch_size=4, num_workers=1, dataset=dict(pipeline=test_pipeline))
 
-train_cfg = dict(max_epochs=1)
+train_cfg = dict(type='LeanTrainLoop', max_epochs=1)
+val_cfg = dict(type='LeanValLoop')
+test_cfg = dict(type='LeanTestLoop')
 optim_wrapper = dict(optimizer=dict(lr=0.005), clip_grad=dict(max_norm=10))
 param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=10)]
-default_hooks = dict(logger=dict(interval=5))
+default_hooks = dict(logger=dict(interval=5), node_memory=dict(type='NodeMemoryHook'))

@@ -12,6 +12,7 @@ from mmengine.dataset import force_full_init
 from mmengine.logging import print_log
 
 from mmshared.annotations import AnnotationFileError, AnnotationStore, ArrayView, has_store_magic
+from mmshared.utils.deferral import DEFERRED
 
 from .classes import match_categories
 from .data_list import LazyDataList
@@ -203,13 +204,18 @@ class SharedCocoDataset(CocoDataset):
 
     # ---- samples
     def get_data_info(self, idx: int) -> dict:
-        """Return sample ``idx`` (negative: from the end) as a dict of the caller's own; IndexError if out of range."""
+        """Return sample ``idx`` (negative: from the end) as a dict of the caller's own; IndexError if out of range.
+
+        While samplers are asked (:func:`~mmshared.utils.deferral.deferred_instances`) its instances are made when they
+        are read.
+        """
         samples = self._samples
         if samples is None:
             samples = self._source()
             if samples is None:
                 return super().get_data_info(idx)
-        return _numbered(samples.read(idx), idx, len(samples))
+        read = samples.defer if DEFERRED.get() and type(samples) is Samples else samples.read
+        return _numbered(read(idx), idx, len(samples))
 
     def prepare_data(self, idx: int) -> Any:
         """Return what the pipeline makes of sample ``idx``.

@@ -1,6 +1,7 @@
-"""Running MMEngine jobs: where there is no accelerator, and with a PyTorch that loads weights only.
+"""Running MMEngine jobs: where there is no accelerator, with a PyTorch that loads weights only, with lean loops.
 
-Importing this package changes nothing anywhere; ``tools/train.py`` and ``tools/test.py`` call it.
+Importing this package changes nothing anywhere; ``tools/train.py`` and ``tools/test.py`` call it. :mod:`.loops`, which
+``import mmshared`` imports, registers the lean loops.
 """
 
 from mmshared.engine.checkpoints import allow_mmengine_checkpoints

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mmdet.registry import RUNNERS
 from mmengine.config import Config
 from mmengine.runner import Runner
 
@@ -18,6 +17,8 @@ def runner_class(cfg: Config) -> type:
     """
     base = Runner
     if 'runner_type' in cfg:
+        from mmdet.registry import RUNNERS  # here: all else in this package does without mmdet
+
         base = RUNNERS.get(cfg.runner_type)
         if base is None:
             raise KeyError(

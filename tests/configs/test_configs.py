@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mmdet.registry import DATASETS, MODELS
+from mmdet.registry import DATASETS, LOOPS, MODELS
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
@@ -65,6 +65,17 @@ def test_annotations_are_loaded_from_the_store(name):
     for split in ('train', 'val', 'test'):
         types = [step['type'] for step in cfg[f'{split}_dataloader'].dataset.pipeline]
         assert 'LoadSharedAnnotations' in types and 'LoadAnnotations' not in types
+
+
+@pytest.mark.parametrize('name', JOBS)
+def test_every_job_has_the_lean_loops_and_the_hook(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    init_default_scope(cfg.default_scope)
+    assert cfg.train_cfg.type == 'LeanTrainLoop' and cfg.train_cfg.max_epochs > 0
+    for loop, kind in (('train_cfg', 'EpochBasedTrainLoop'), ('val_cfg', 'ValLoop'), ('test_cfg', 'TestLoop')):
+        assert issubclass(LOOPS.get(cfg[loop].type), LOOPS.get(kind))
+    # Not among custom_hooks: a list would take the place of the one that is inherited.
+    assert cfg.default_hooks.node_memory.type == 'NodeMemoryHook' and cfg.default_hooks.logger.type == 'LoggerHook'
 
 
 @pytest.mark.parametrize('name', JOBS)

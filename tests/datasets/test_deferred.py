@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import default_collate
 from mmshared.annotations.packing import pack_store
 from mmshared.datasets import LoadSharedAnnotations
 from mmshared.datasets.deferred import LazyResults, unread
+from mmshared.utils.deferral import deferred_instances
 
 from .helpers import content, shared, write
 from .oracle import attempt, difference
@@ -225,3 +226,14 @@ def test_inside_a_key_mapper(dataset):
     found = [dataset[i] for i in range(4)]
     assert [plain(f['instances']) for f in found] == [e['instances'] for e in expected]
     assert [plain(f['gt_bboxes']) for f in found] == [e['gt_bboxes'] for e in expected]
+
+
+def test_samples_that_samplers_ask_for(dataset):
+    """Their instances are made when they are read; after that, and for everybody else, samples are plain dicts."""
+    with deferred_instances():
+        lazy = [dataset.get_data_info(index) for index in (0, 2, -1)]
+        assert all(is_deferred(sample) for sample in lazy)
+        assert [sample['width'] for sample in lazy] == [dataset.get_data_info(index)['width'] for index in (0, 2, -1)]
+    for index, sample in zip((0, 2, -1), lazy):
+        info = dataset.get_data_info(index)
+        assert type(info) is dict and difference(dict(sample), info) is None

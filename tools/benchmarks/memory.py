@@ -6,7 +6,7 @@ import contextlib
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Iterator, List
+from typing import Dict, Iterable, Iterator, List
 
 import psutil
 
@@ -40,19 +40,23 @@ class Memory:
         return Memory(self.anonymous / number, self.uss / number, self.pss / number)
 
 
+def rollup(pid: int) -> Dict[str, float]:
+    """What ``smaps_rollup`` says of a process, in megabytes; nothing if it has ended, or is just ending."""
+    with contextlib.suppress(*_GONE):
+        lines = Path(f'/proc/{pid}/smaps_rollup').read_text(encoding='ascii').splitlines()[1:]
+        return {line.split(':')[0]: int(line.split()[1]) * 1024 / MB for line in lines}
+    return {}
+
+
 def of_processes(pids: Iterable[int]) -> Memory:
     """Memory of these processes together; one that has ended counts nothing."""
     total = Memory()
-    for pid in pids:
-        with contextlib.suppress(*_GONE):
-            lines = Path(f'/proc/{pid}/smaps_rollup').read_text(encoding='ascii').splitlines()[1:]
-            values = {line.split(':')[0]: int(line.split()[1]) * 1024 / MB for line in lines}
-            if values:  # a process that is just ending has none
-                total += Memory(
-                    values.get('Pss_Anon', values['Anonymous']),
-                    values['Private_Clean'] + values['Private_Dirty'],
-                    values['Pss'],
-                )
+    for values in filter(None, map(rollup, pids)):
+        total += Memory(
+            values.get('Pss_Anon', values['Anonymous']),
+            values['Private_Clean'] + values['Private_Dirty'],
+            values['Pss'],
+        )
     return total
 
 

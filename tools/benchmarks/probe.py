@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
+#: Workers pass descriptors through Unix sockets in $TMPDIR; a path of more than 107 bytes makes them wait for ever.
+LONGEST = 107 - len('/pymp-12345678/listener-12345678')
 HERE = Path(__file__).resolve().parent
 Reply = Dict[str, Any]
 
@@ -25,10 +27,16 @@ class Probe:
 
     Args:
         task: name of the task.
+        temporary: where its temporary files go, as it may be killed before it removes them; None: as this process's.
         settings: its keyword arguments.
+
+    Raises:
+        ProbeError: the path of ``temporary`` is too long.
     """
 
-    def __init__(self, task: str, **settings: Any) -> None:
+    def __init__(self, task: str, temporary: Optional[Path] = None, **settings: Any) -> None:
+        if temporary is not None and len(os.fsencode(temporary)) > LONGEST:
+            raise ProbeError(f'the path {temporary} is too long for sockets: set TMPDIR to a shorter one')
         self.task = task
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         path = os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get('PYTHONPATH')]))
@@ -37,7 +45,7 @@ class Probe:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, 'PYTHONPATH': path},
+            env={**os.environ, 'PYTHONPATH': path, **({} if temporary is None else {'TMPDIR': str(temporary)})},
             text=True,
             start_new_session=True,
         )

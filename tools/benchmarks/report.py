@@ -22,8 +22,8 @@ class Row:
     Attributes:
         name: key in ``results.json``.
         title: what was measured, with its unit.
-        stock: of mmdet's ``CocoDataset``; None if it has no such thing.
-        shared: of ``SharedCocoDataset``.
+        stock: of stock (mmdet's ``CocoDataset``, MMEngine's loops); None if it has no such thing.
+        shared: of ours (``SharedCocoDataset``, the lean loops).
         kind: how the two compare: 'time' and 'size' are better when small, 'speed' when great.
         ratio: shared / stock, if that is not just the quotient of the two.
         note: what to know about the figures.
@@ -52,9 +52,9 @@ class Row:
         return f'{_figure(times)}x {word}' if times < 1000 else f'over 1,000x {word}'
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown, aligned so that it reads well as plain text too."""
-    lines = [('', 'CocoDataset', 'SharedCocoDataset', 'shared is')]
+def table(rows: Sequence[Row], columns: Sequence[str] = ('CocoDataset', 'SharedCocoDataset', 'shared is')) -> str:
+    """The rows as Markdown, aligned so that it reads well as plain text too. ``columns``: stock, ours, comparison."""
+    lines = [('', *columns)]
     lines += [(row.title, _figure(row.stock), _figure(row.shared), row.comparison()) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, tuple('-' * (width - 1) + ':' if i else '-' * width for i, width in enumerate(widths)))

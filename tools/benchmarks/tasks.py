@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
@@ -287,7 +288,12 @@ def _opened(way: str, file: str, folder: str, classes: Sequence[str], ranks: int
     return samples
 
 
-TASKS = {task.__name__: task for task in (load, rank, epoch, lookups, loading, share, reads)}
+def job(module: str, function: str, **settings: Any) -> Iterator[Reply]:
+    """A task that is a whole training job; it has a module of its own, which imports all that such a job needs."""
+    yield from getattr(import_module(module), function)(**settings)
+
+
+TASKS = {task.__name__: task for task in (load, rank, epoch, lookups, loading, share, reads, job)}
 
 
 def main() -> None:

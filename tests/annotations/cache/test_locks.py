@@ -219,7 +219,7 @@ def test_on_a_system_without_file_locks(tmp_path):
     (tmp_path / 'a.json').write_bytes(b'[]')
     code = f"""
 import multiprocessing, os, random, sys
-sys.modules['fcntl'] = sys.modules['mmdet'] = None    # without mmdet: it is the cache that is tried here
+sys.modules['fcntl'] = sys.modules['mmengine'] = None    # without MMEngine: it is the cache that is tried here
 for name in ('geteuid', 'getuid', 'register_at_fork', 'O_TMPFILE', 'O_CLOEXEC', 'O_DIRECTORY', 'O_NOFOLLOW', 'pread',
              'pwrite', 'fchmod', 'statvfs'):
     if hasattr(os, name):
