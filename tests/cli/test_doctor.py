@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Dict, Optional, Tuple
 
@@ -15,7 +17,7 @@ from mmshared.annotations.cache import filesystem, location, locks
 from mmshared.annotations.cache.location import Folder
 from mmshared.cli.doctor import Level, System, examine
 from mmshared.cli.doctor.memory import Usage, check_memory, container_usage
-from mmshared.cli.doctor.processes import check_limits, check_start_method
+from mmshared.cli.doctor.processes import check_limits, check_sockets, check_start_method
 from mmshared.cli.doctor.system import Space
 from mmshared.cli.doctor.versions import check_versions
 
@@ -49,6 +51,7 @@ class Fake(System):
     method: str = 'fork'
     python_version: str = '3.11.7'
     spaces: Optional[Space] = Space(100 * GB, 50 * GB, None)
+    tmp: str = '/tmp'
 
     def version(self, distribution):
         return self.versions.get(distribution)
@@ -58,6 +61,9 @@ class Fake(System):
 
     def start_method(self):
         return self.method
+
+    def temporary_folder(self):
+        return self.tmp
 
     def python(self):
         return self.python_version
@@ -442,3 +448,20 @@ def test_versions_that_will_not_do(changes, found):
 def test_an_old_python():
     assert versions(GOOD, python_version='3.8.10')['python'].level is Level.PROBLEM
     assert versions(GOOD, python_version='3.14.0rc1')['python'].level is Level.OK
+
+
+LISTEN = 'from multiprocessing.connection import Listener; Listener(family="AF_UNIX").close()'
+
+
+@pytest.mark.parametrize('length, fits', [(75, True), (76, False)])
+def test_the_name_of_a_socket_has_room(length, fits):
+    """As multiprocessing finds out for itself, in a real folder; newer Pythons take another folder by themselves."""
+    with tempfile.TemporaryDirectory(dir='/tmp') as base:
+        folder = f'{base}/{"a" * (length - len(base) - 1)}'
+        os.mkdir(folder)
+        done = subprocess.run([sys.executable, '-c', LISTEN], env={**os.environ, 'TMPDIR': folder}, capture_output=True)
+        (finding,) = check_sockets(Fake(tmp=folder))
+    assert (finding.level is Level.OK) is fits
+    assert done.returncode == 0 or not fits
+    if sys.version_info < (3, 12):
+        assert (done.returncode == 0) is fits

@@ -9,6 +9,8 @@ import matplotlib
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from memory_records import PARTS, Run
 
@@ -24,6 +26,7 @@ _PARTS = {
     'shm': ('/dev/shm: batches in flight', '#e3c44d'),
 }
 _PHASES = {'train': ('training', '#fbeee4'), 'val': ('validation', '#e2f1e4'), 'test': ('test', '#e6ecf7')}
+_BREAK = {'color': '#333333', 'linestyle': ':', 'linewidth': 1}
 
 
 def draw(runs: Sequence[Run], title: str, out: Path) -> None:
@@ -109,23 +112,25 @@ def _draw_parts(axis: Any, run: Run, unit: float, second: float) -> None:
     axis.stackplot(times, values, colors=[colour for _, colour in _PARTS.values()], linewidth=0, zorder=2)
     axis.plot(times, [look['total'] / unit for look in run.looks], color='#333333', linewidth=0.9, zorder=3)
     for moment in run.breaks:
-        axis.axvline(moment / second, color='#333333', linestyle=':', linewidth=1, zorder=4)
+        axis.axvline(moment / second, zorder=4, **_BREAK)
     axis.set_ylim(bottom=0, top=1.12 * max(look['total'] for look in run.looks) / unit)
     axis.set_title(run.name, loc='left', fontsize=10)
 
 
-def _key(runs: Sequence[Run]) -> List[Patch]:
+def _key(runs: Sequence[Run]) -> List[Artist]:
     """What the colours of the lower panels mean, as far as they occur."""
     looks = [look for run in runs for look in run.looks]
     phases = {phase for run in runs for phase, _, _ in run.phases()}
     parts = [
         Patch(color=colour, label=text) for part, (text, colour) in _PARTS.items() if any(look[part] for look in looks)
     ]
-    return parts + [
+    shades = [
         Patch(facecolor=colour, edgecolor='#bbbbbb', label=text)
         for phase, (text, colour) in _PHASES.items()
         if phase in phases
     ]
+    resumed = [Line2D([], [], label='resumed', **_BREAK)] if any(run.breaks for run in runs) else []
+    return parts + shades + resumed
 
 
 def _scaled(times: Sequence[float], second: float) -> List[float]:

@@ -11,7 +11,7 @@ from ..text import emit, paint, printable, terminal_width
 from .cache import check_cache
 from .finding import Finding, Level
 from .memory import check_memory, check_shm
-from .processes import check_limits, check_start_method
+from .processes import check_limits, check_sockets, check_start_method
 from .system import System
 from .versions import check_versions
 
@@ -67,6 +67,7 @@ def examine(system: System, cache_dir: str | None = None) -> List[Finding]:
         *check_shm(system),
         *check_memory(system),
         *check_start_method(system),
+        *check_sockets(system),
         *check_limits(system),
         *check_versions(system),
     ]

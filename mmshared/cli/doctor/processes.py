@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Iterator
 
 from mmshared.annotations.cache.errors import size_text
@@ -10,6 +11,9 @@ from .finding import Finding, ok, problem, warning
 from .system import System
 
 FILES_FEW, FILES_TIGHT = 512, 4096
+#: Bytes that the path of a Unix socket may have (unix(7): 108, and one ends it), and those that multiprocessing adds to
+#: a temporary folder's: ``/pymp-xxxxxxxx/listener-xxxxxxxx``.
+SOCKET_PATH, SOCKET_NAME = 107, 32
 
 
 def check_start_method(system: System) -> Iterator[Finding]:
@@ -20,6 +24,17 @@ def check_start_method(system: System) -> Iterator[Finding]:
     else:
         text = f'{method}: each worker imports everything anew, and gets a copy of what the dataset holds'
         yield warning('start method', text, "env_cfg=dict(mp_cfg=dict(mp_start_method='fork')) in the config")
+
+
+def check_sockets(system: System) -> Iterator[Finding]:
+    """A worker hands tensors over through a socket in the folder for temporary files."""
+    folder = system.temporary_folder()
+    length, most = len(os.fsencode(folder)), SOCKET_PATH - SOCKET_NAME
+    if length <= most:
+        yield ok('TMPDIR', folder)
+    else:
+        text = f'{folder} has {length} bytes: workers cannot hand over tensors ("AF_UNIX path too long")'
+        yield problem('TMPDIR', text, f'a path of at most {most} bytes, /tmp for example')
 
 
 def check_limits(system: System) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import importlib.metadata
 import multiprocessing
 import os
 import platform
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional, Tuple
@@ -72,6 +73,10 @@ class System:
     def start_method(self) -> str:
         """How Python starts processes here unless told otherwise."""
         return multiprocessing.get_context().get_start_method()
+
+    def temporary_folder(self) -> str:
+        """Where Python makes temporary files here."""
+        return tempfile.gettempdir()
 
     def python(self) -> str:
         """The version of Python."""
