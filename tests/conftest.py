@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# The tests run several processes at a time: threads of each would wait for each other. (Before PyTorch is imported.)
+os.environ.setdefault('OMP_NUM_THREADS', '1')
+
 import pytest
 from mmengine.registry import DefaultScope
 
