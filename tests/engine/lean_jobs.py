@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing.process
 import os
 import random
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
@@ -127,7 +127,8 @@ class Watch(threading.Thread):
     """Looks every ten milliseconds which workers of this process are alive.
 
     Attributes:
-        looks: the process ids at each look. (Not those of other commands: MMEngine calls ``git`` for checkpoints.)
+        looks: the process ids at each look. (Only those that ``multiprocessing`` has started: MMEngine calls ``git``
+            for checkpoints, which is a copy of this process until it becomes another command.)
         first: when each was seen for the first time.
     """
 
@@ -136,21 +137,21 @@ class Watch(threading.Thread):
         self.before = children()
         self.looks: List[Set[int]] = []
         self.first: Dict[int, float] = {}
+        self._of_multiprocessing: Set[Optional[int]] = set()
         self._done = threading.Event()
 
     def run(self) -> None:
         while not self._done.wait(0.01):
             alive = children() - self.before
             self.looks.append(alive)
+            self._of_multiprocessing.update(process.pid for process in list(multiprocessing.process._children))
             for pid in alive:
                 self.first.setdefault(pid, time.monotonic())
 
     def stop(self) -> None:
         self._done.set()
         self.join()
-        counts = Counter(pid for look in self.looks for pid in look)
-        passing = {pid for pid, count in counts.items() if count < 3}  # between fork and exec
-        self.looks = [look - passing for look in self.looks]
+        self.looks = [look & self._of_multiprocessing for look in self.looks]
 
 
 def children(pid: Optional[int] = None) -> Set[int]:
