@@ -30,6 +30,7 @@ def _runs_as_command() -> bool:
 if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine')):
     # What a stack has to say while it is imported (OneDL's does) is no part of a program's results.
     with contextlib.redirect_stdout(sys.stderr):
+        from . import parallel  # noqa: F401
         from .engine import loops, node_memory  # noqa: F401
 
         if all(find_spec(name) for name in ('mmcv', 'mmdet')):

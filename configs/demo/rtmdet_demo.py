@@ -32,6 +32,7 @@ train_dataloader = dict(
     batch_size=8,
     num_workers=1,
     batch_sampler=None,
+    collate_fn=dict(type='packed_collate'),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
@@ -43,6 +44,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=10,
     num_workers=1,
+    collate_fn=dict(type='packed_collate'),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

@@ -3,9 +3,9 @@ _base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
 custom_imports = dict(imports=['mmshared'])
 
 dataset_type = 'SharedCocoDataset'
-train_dataloader = dict(dataset=dict(type=dataset_type))
-val_dataloader = dict(dataset=dict(type=dataset_type))
-test_dataloader = dict(dataset=dict(type=dataset_type))
+train_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
+val_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
+test_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
 
 # Workers live only while they are needed.
 train_cfg = dict(type='LeanTrainLoop')

@@ -5,9 +5,9 @@ custom_imports = dict(imports=['mmshared'])
 dataset_type = 'SharedCocoDataset'
 # The annotations are inside MultiImageMixDataset, which mixes the images of several samples.
 train_dataset = dict(dataset=dict(type=dataset_type))
-train_dataloader = dict(dataset=dict(dataset=dict(type=dataset_type)))
-val_dataloader = dict(dataset=dict(type=dataset_type))
-test_dataloader = dict(dataset=dict(type=dataset_type))
+train_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(dataset=dict(type=dataset_type)))
+val_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
+test_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
 
 # Workers live only while they are needed.
 train_cfg = dict(type='LeanTrainLoop')

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from mmdet.registry import DATASETS, LOOPS, MODELS
 from mmengine.config import Config
-from mmengine.registry import init_default_scope
+from mmengine.registry import FUNCTIONS, init_default_scope
+
+from mmshared.parallel import packed_collate
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob('*.py'))
@@ -50,11 +52,13 @@ def unscoped(node):
 
 @pytest.mark.parametrize('kind', ['detection', 'instance'])
 def test_the_base_data_are_those_of_mmdet(kind):
-    """But for the types of dataset and loading transform."""
+    """But for the types of dataset and loading transform, and for how a batch is collated."""
     ours = Config.fromfile(CONFIGS / '_base_' / 'datasets' / f'shared_coco_{kind}.py')
     text = ours.pretty_text.replace('SharedCocoDataset', 'CocoDataset').replace('LoadSharedAnn', 'LoadAnn')
     ours = Config.fromstring(text, '.py')
     assert ours.pop('custom_imports')['imports'] == ['mmshared']
+    for split in ('train', 'val', 'test'):
+        ours[f'{split}_dataloader'].pop('collate_fn')
     theirs = Config.fromstring(f"_base_ = 'mmdet::_base_/datasets/coco_{kind}.py'", '.py')
     assert unscoped(ours.to_dict()) == unscoped(theirs.to_dict())
 
@@ -65,6 +69,14 @@ def test_annotations_are_loaded_from_the_store(name):
     for split in ('train', 'val', 'test'):
         types = [step['type'] for step in cfg[f'{split}_dataloader'].dataset.pipeline]
         assert 'LoadSharedAnnotations' in types and 'LoadAnnotations' not in types
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_batches_are_packed(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    for split in ('train', 'val', 'test'):
+        collate = cfg[f'{split}_dataloader'].collate_fn
+        assert FUNCTIONS.get(collate.type) is packed_collate
 
 
 @pytest.mark.parametrize('name', JOBS)

@@ -91,9 +91,13 @@ def test_a_process_that_has_ended_counts_nothing():
     assert look_at([process.pid], {}).total == 0
 
 
-def test_shared_memory_counts_once_whether_it_is_mapped_or_not():
+@pytest.mark.parametrize('kind', ['/dev/shm', 'memfd_create'])
+def test_shared_memory_counts_once_whether_it_is_mapped_or_not(kind):
     before = look_at([os.getpid()], {})
-    descriptor = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)
+    if kind == '/dev/shm':
+        descriptor = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)
+    else:
+        descriptor = os.memfd_create('test')
     try:
         os.write(descriptor, b'x' * 30 * MB)
         child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, pass_fds=[descriptor])

@@ -30,7 +30,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from mmshared.engine.transforms import transforms_with_state
-from mmshared.engine.workers import Lifetimes, PoolSeed, Workers
+from mmshared.engine.workers import Lifetimes, PoolSeed, Receiver, Workers
 from mmshared.engine.workers.errors import deaths
 from mmshared.engine.workers.generators import reseed
 from mmshared.engine.workers.pool import is_poolable
@@ -231,7 +231,7 @@ def test_which_loaders_are_left_alone():
     assert not is_poolable(DataLoader(Stream(), num_workers=1))
     assert not is_poolable([1, 2])
     for loader in (DataLoader(data), Foreign(data, num_workers=1), DataLoader(Stream(), num_workers=1)):
-        workers = Workers(loader, Lifetimes(), Loop())
+        workers = Workers(loader, Lifetimes(), Loop(), Receiver(None))
         assert not workers.enabled and workers.dataset is loader.dataset
         assert len(list(workers)) == (4 if loader.dataset is data else 3)
 
@@ -276,18 +276,16 @@ def mark(worker):
 
 def test_users_worker_init_fn_comes_last_and_mmengines_does_not_count():
     for init in (mark, lambda worker: mark(worker)):
-        workers = Workers(
-            DataLoader(Plain(), 1, num_workers=2, worker_init_fn=init, collate_fn=list), Lifetimes(), Loop()
-        )
+        loader = DataLoader(Plain(), 1, num_workers=2, worker_init_fn=init, collate_fn=list)
+        workers = Workers(loader, Lifetimes(), Loop(), Receiver(None))
         samples = [batch[0] for batch in workers]
         assert [sample[0] for sample in samples] == list(range(8))
         assert [sample[5] for sample in samples[:2]] == ['mark 0', 'mark 1']
         assert samples[0][1] == samples[1][1] == random.Random(5).random()
         assert samples[0][2] != samples[1][2]
     stocks = partial(worker_init_fn, num_workers=2, rank=0, seed=0)
-    workers = Workers(
-        DataLoader(Plain(), 1, num_workers=2, worker_init_fn=stocks, collate_fn=list), Lifetimes(), Loop()
-    )
+    loader = DataLoader(Plain(), 1, num_workers=2, worker_init_fn=stocks, collate_fn=list)
+    workers = Workers(loader, Lifetimes(), Loop(), Receiver(None))
     samples = [batch[0] for batch in workers]
     assert len({sample[1] for sample in samples}) == 8 and random.Random(0).random() != samples[0][1]
 
@@ -300,7 +298,7 @@ def test_start_methods(method):
         Plain(), 1, num_workers=1, collate_fn=list, worker_init_fn=mark, multiprocessing_context=method,
         persistent_workers=True,
     )  # fmt: skip
-    workers = Workers(loader, Lifetimes(), Loop())
+    workers = Workers(loader, Lifetimes(), Loop(), Receiver(None))
     state = torch.get_rng_state()
     batches = iter(workers)
     torch.set_rng_state(state)
@@ -318,7 +316,7 @@ def test_start_methods(method):
 
 
 def test_an_iteration_that_is_given_up_begins_anew():
-    workers = Workers(DataLoader(Plain(), 1, num_workers=1, collate_fn=list), Lifetimes(), Loop())
+    workers = Workers(DataLoader(Plain(), 1, num_workers=1, collate_fn=list), Lifetimes(), Loop(), Receiver(None))
     for _ in range(2):
         assert [batch[0][0] for _, batch in zip(range(3), workers)] == [0, 1, 2]
     workers.close()
@@ -350,7 +348,7 @@ from tests.engine.test_workers import *
 loader = DataLoader(Plain(), 1, num_workers=1, collate_fn=list, persistent_workers=True)
 counts = []
 for generation in range(50):
-    pool = Pool(loader, PoolSeed(0, 0, 'training', generation, 0))
+    pool = Pool(loader, PoolSeed(0, 0, 'training', generation, 0), Receiver(None))
     stream = BatchStream([[0], [1], [2]], 2)
     pool.load(stream)
     assert pool.next()[0][0] == 0
@@ -379,7 +377,7 @@ class Deaf(Plain):
 
 def test_a_worker_that_does_not_end():
     before, begin = children(), time.monotonic()
-    workers = Workers(DataLoader(Deaf(), 1, num_workers=1, collate_fn=list), Lifetimes(), Loop())
+    workers = Workers(DataLoader(Deaf(), 1, num_workers=1, collate_fn=list), Lifetimes(), Loop(), Receiver(None))
     next(iter(workers))
     workers.close()
     assert children() == before
@@ -394,7 +392,7 @@ def test_how_a_worker_died(code, said):
 
 
 def test_the_proxy_has_the_attributes_of_the_loader_and_no_others():
-    workers = Workers(DataLoader(Plain(), 2), Lifetimes(), Loop())
+    workers = Workers(DataLoader(Plain(), 2), Lifetimes(), Loop(), Receiver(None))
     assert workers.batch_size == 2 and len(workers) == 4
     with pytest.raises(AttributeError):
         workers.nothing  # noqa: B018

@@ -18,6 +18,9 @@ test_pipeline = [
     dict(type='LoadSharedAnnotations', with_bbox=True, with_mask=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
-train_dataloader = dict(dataset=dict(type=dataset_type, pipeline=train_pipeline))
-val_dataloader = dict(dataset=dict(type=dataset_type, pipeline=test_pipeline))
-test_dataloader = dict(dataset=dict(type=dataset_type, pipeline=test_pipeline))
+train_dataloader = dict(
+    collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type, pipeline=train_pipeline))
+val_dataloader = dict(
+    collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type, pipeline=test_pipeline))
+test_dataloader = dict(
+    collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type, pipeline=test_pipeline))

@@ -9,8 +9,11 @@ from mmengine.registry import LOOPS
 from mmengine.runner import TestLoop, ValLoop
 from mmengine.runner import loops as mmengine_loops
 
+from mmshared.utils.iteration import one_by_one
+
 from ..handover import may_validate_early
-from .lean import Lean, Loader, Release, lifetimes_of
+from ..workers import Receiver
+from .lean import Choice, Lean, Loader, Release, lifetimes_of
 
 
 class _LeanEvaluation(Lean):
@@ -25,10 +28,12 @@ class _LeanEvaluation(Lean):
         evaluator: Union[Evaluator, Dict, List],
         *args: Any,
         release_workers: Release = 'auto',
+        scatter: Choice = 'auto',
+        prefetch_to_device: Choice = 'auto',
         **kwargs: Any,
     ) -> None:
         super().__init__(runner, dataloader, evaluator, *args, **kwargs)
-        self._employ(self.dataloader, release_workers)
+        self._employ(self.dataloader, release_workers, Receiver(runner, scatter, prefetch_to_device))
 
     def run(self) -> dict:
         """Launch it; returns the metrics."""
@@ -43,8 +48,8 @@ class _LeanEvaluation(Lean):
         self._employ_again()
         losses = getattr(self, f'{mode}_loss', {})  # older versions of MMEngine have none
         losses.clear()
-        for idx, data_batch in enumerate(self.workers):
-            self.run_iter(idx, data_batch)
+        for idx, held in enumerate(one_by_one(self.workers)):
+            self.run_iter(idx, held.pop())
         metrics = self.evaluator.evaluate(len(self.dataloader.dataset))
         losses = getattr(self, f'{mode}_loss', {})
         if losses:
@@ -66,7 +71,7 @@ class LeanValLoop(_LeanEvaluation, ValLoop):
 
     Args:
         runner, dataloader, evaluator, *args, **kwargs: as for ``ValLoop``.
-        release_workers: as for :class:`LeanTrainLoop`.
+        release_workers, scatter, prefetch_to_device: as for :class:`LeanTrainLoop`.
     """
 
     phase, _mode = 'validation', 'val'
@@ -86,7 +91,7 @@ class LeanTestLoop(_LeanEvaluation, TestLoop):
 
     Args:
         runner, dataloader, evaluator, *args, **kwargs: as for ``TestLoop``.
-        release_workers: as for :class:`LeanTrainLoop`.
+        release_workers, scatter, prefetch_to_device: as for :class:`LeanTrainLoop`.
     """
 
     phase, _mode = 'test', 'test'

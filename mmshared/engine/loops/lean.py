@@ -10,10 +10,10 @@ from mmengine.logging import print_log
 from torch.utils.data import DataLoader
 
 from ..transforms import transforms_with_state
-from ..workers import Lifetimes, LoadingError, PoolSeed, Workers
+from ..workers import Lifetimes, LoadingError, PoolSeed, Receiver, Workers
 
 Loader = Union[DataLoader, Dict]
-Release = Union[bool, str]
+Release = Choice = Union[bool, str]
 
 
 def lifetimes_of(runner: Any) -> Lifetimes:
@@ -27,6 +27,7 @@ class Lean:
     Attributes:
         workers: who iterates over ``dataloader``.
         release_workers: as given.
+        receiver: what becomes of batches when they have arrived.
         phase: name of what they load for.
     """
 
@@ -34,21 +35,22 @@ class Lean:
     dataloader: Any
     workers: Workers
     release_workers: Release
+    receiver: Receiver
     phase: str
 
-    def _employ(self, loader: Any, release_workers: Release) -> None:
+    def _employ(self, loader: Any, release_workers: Release, receiver: Receiver) -> None:
         """Have ``workers`` for ``loader``, which start when they are needed."""
         if not isinstance(release_workers, bool) and release_workers != 'auto':
             raise ValueError(f"release_workers is {release_workers!r}, should be True, False or 'auto'")
-        self.release_workers = release_workers
-        self.workers = Workers(loader, lifetimes_of(self.runner), self, release=release_workers is not False)
+        self.release_workers, self.receiver = release_workers, receiver
+        self.workers = Workers(loader, lifetimes_of(self.runner), self, receiver, release=release_workers is not False)
 
     def _employ_again(self) -> None:
         """Have other workers if somebody has replaced the loop's ``dataloader``."""
         if self.dataloader is not self.workers.loader:
             self.workers.close()
             lifetimes_of(self.runner).members.remove(self.workers)
-            self._employ(self.dataloader, self.release_workers)
+            self._employ(self.dataloader, self.release_workers, self.receiver)
 
     @contextlib.contextmanager
     def _on_watch(self) -> Iterator[None]:

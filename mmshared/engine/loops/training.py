@@ -13,12 +13,13 @@ from mmengine.registry import LOOPS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, IterBasedTrainLoop
 
 from mmshared.utils.deferral import deferred_instances
+from mmshared.utils.iteration import one_by_one
 
 from ..handover import may_train_early, set_epoch, tell_epoch
 from ..resume import Position, job_of, origins_of, restore_seeds, seeds_of, told
-from ..workers import Origin
+from ..workers import Origin, Receiver
 from .evaluation import LeanValLoop
-from .lean import Lean, Loader, Release, lifetimes_of
+from .lean import Choice, Lean, Loader, Release, lifetimes_of
 
 
 class _LeanTrain(Lean):
@@ -126,16 +127,28 @@ class LeanTrainLoop(_LeanTrain, EpochBasedTrainLoop):
         runner, dataloader, *args, **kwargs: as for ``EpochBasedTrainLoop``.
         release_workers: True: end the workers when a validation follows. False: leave all to the dataloader, as the
             parent does. 'auto': as True, but workers whose transforms keep samples (``CachedMosaic``) stay.
+        scatter: whether batches are put on the model's device before its preprocessor sees them, and data taken out of
+            DataContainers. 'auto': yes, but a preprocessor with a ``cast_data`` of its own is left to do it; on a CPU
+            only the latter is done.
+        prefetch_to_device: whether the next batch is copied while the model computes, where batches come from
+            ``packed_collate``; the device then has two of them. 'auto': yes.
     """
 
     _by_epoch = True
 
     def __init__(
-        self, runner: Any, dataloader: Loader, *args: Any, release_workers: Release = 'auto', **kwargs: Any
+        self,
+        runner: Any,
+        dataloader: Loader,
+        *args: Any,
+        release_workers: Release = 'auto',
+        scatter: Choice = 'auto',
+        prefetch_to_device: Choice = 'auto',
+        **kwargs: Any,
     ) -> None:
         with deferred_instances():  # samplers may look at every image when they are built
             super().__init__(runner, dataloader, *args, **kwargs)
-        self._employ(self.dataloader, release_workers)
+        self._employ(self.dataloader, release_workers, Receiver(runner, scatter, prefetch_to_device))
         self._resumes_at: Optional[Position] = None
 
     def run(self) -> Any:
@@ -160,8 +173,8 @@ class LeanTrainLoop(_LeanTrain, EpochBasedTrainLoop):
         done = self._skip()
         batches = iter(self.workers)
         self._origins = self._origins or origins_of(self.workers)
-        for idx, data_batch in enumerate(batches, done):
-            self.run_iter(idx, data_batch)
+        for idx, held in enumerate(one_by_one(batches), done):
+            self.run_iter(idx, held.pop())
         self._note(self._epoch + 1, self._iter, 0)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
@@ -204,18 +217,25 @@ class LeanIterTrainLoop(_LeanTrain, IterBasedTrainLoop):
 
     Args:
         runner, dataloader, *args, **kwargs: as for ``IterBasedTrainLoop``.
-        release_workers: as for :class:`LeanTrainLoop`.
+        release_workers, scatter, prefetch_to_device: as for :class:`LeanTrainLoop`.
     """
 
     _by_epoch = False
 
     def __init__(
-        self, runner: Any, dataloader: Loader, *args: Any, release_workers: Release = 'auto', **kwargs: Any
+        self,
+        runner: Any,
+        dataloader: Loader,
+        *args: Any,
+        release_workers: Release = 'auto',
+        scatter: Choice = 'auto',
+        prefetch_to_device: Choice = 'auto',
+        **kwargs: Any,
     ) -> None:
         with deferred_instances():  # samplers may look at every image when they are built
             BaseLoop.__init__(self, runner, dataloader)
         loader = self.dataloader
-        self._employ(loader, release_workers)
+        self._employ(loader, release_workers, Receiver(runner, scatter, prefetch_to_device))
         # The parent begins to iterate here, over what it is given, and no worker starts yet. A job that is resumed does
         # not know yet which seed the sampler has, so that is asked later, if nobody can tell.
         self.workers.ask_later = bool(getattr(runner, '_resume', False)) or not self.workers.draws_from_main_process

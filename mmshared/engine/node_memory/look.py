@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import Dict, Iterable, List, NamedTuple, Tuple, Union
 
-from .process import SHM, Memory, links, memory_of, parents
+from .process import SHARED_FILES, SHM, Memory, links, memory_of, parents
 
 MB = 1e6
 _NAMED_BY_TORCH = re.compile(rb'torch_(\d+)_')
@@ -25,7 +25,8 @@ class Look(NamedTuple):
             not yet known to the one who looks.
         annotations: pages of annotation stores that are mapped by processes of this job. (What others map too counts
             by share.)
-        shm: files in ``/dev/shm`` that the job has open: batches on their way to the main process, mapped or not.
+        shm: files in shared memory (``/dev/shm``, ``memfd_create``) that the job has open: batches on their way to the
+            main process, and packed ones' memory that is free for the next, mapped or not.
         shared: what several processes map otherwise: libraries, and pages that workers have inherited with ``fork``
             and that neither they nor their parent have written since, the parent's annotations perhaps.
         pss: all that is mapped. Batches that wait in a queue are not mapped by anybody.
@@ -61,7 +62,7 @@ class Look(NamedTuple):
         private.append((self.validators, 'val workers', self.val_workers))
         private += [(self.others, 'other', self.other)] if self.others else []
         parts = ', '.join(f'{count} {name} {size / MB:,.0f}' for count, name, size in private)
-        rest = [('annotations', self.annotations), ('/dev/shm', self.shm), ('shared', self.shared)]
+        rest = [('annotations', self.annotations), ('shared memory', self.shm), ('shared', self.shared)]
         others = ', '.join(f'{name} {size / MB:,.0f}' for name, size in rest)
         return f'{self.total / MB:,.0f} MB (PSS {self.pss / MB:,.0f}); private: {parts}; {others}'
 
@@ -110,7 +111,7 @@ def _with_descendants(roots: Iterable[int]) -> List[int]:
 
 
 def _shm(pids: List[int]) -> int:
-    """Bytes of the files in ``/dev/shm`` that these processes have open, or that PyTorch named after one of them.
+    """Bytes of the files in shared memory that these processes have open, or that PyTorch named after one of them.
 
     A batch that waits in a queue is mapped by nobody: its worker holds it by a descriptor. With the sharing strategy
     'file_system' nobody has it open, and its name tells who made it.
@@ -118,7 +119,7 @@ def _shm(pids: List[int]) -> int:
     files: Dict[Tuple[int, int], int] = {}
     for pid in pids:
         for path, name in links(pid):
-            if name.startswith(SHM):
+            if name.startswith(SHARED_FILES):
                 _note_size(files, path)
     with contextlib.suppress(OSError):
         for name in os.listdir(SHM):

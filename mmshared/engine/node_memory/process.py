@@ -15,6 +15,8 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 #: What the names of annotation stores, and of arrays derived from them, end in.
 STORE_SUFFIXES = (b'.mmstore', b'.derived')
 SHM = b'/dev/shm/'
+#: How the names of files in shared memory begin; those of ``memfd_create`` are in no folder.
+SHARED_FILES = (SHM, b'/memfd:')
 _DELETED = b' (deleted)'
 _HEADER = re.compile(rb'^[0-9a-f]+-[0-9a-f]+ ', re.MULTILINE)
 # A line is never the first one of what is searched. ('^' would take several times as long.)
@@ -26,9 +28,9 @@ class Memory(NamedTuple):
     """Bytes of one process, swapped ones aside.
 
     Attributes:
-        private: pages that nobody else maps; those of annotation stores and in ``/dev/shm`` are not in it.
+        private: pages that nobody else maps; those of annotation stores and files in shared memory are not in it.
         annotations: pages of annotation stores; one that n processes map counts 1/n.
-        shm: mapped pages of files in ``/dev/shm``, likewise.
+        shm: mapped pages of files in shared memory (``/dev/shm``, ``memfd_create``), likewise.
         pss: all mapped pages, likewise.
     """
 
@@ -68,7 +70,7 @@ def links(pid: int) -> Iterator[Tuple[str, bytes]]:
 
 
 def _parsed(text: bytes) -> Memory:
-    stores, shm = _mappings(text, STORE_SUFFIXES, _is_store), _mappings(text, (SHM,), _is_shm)
+    stores, shm = _mappings(text, STORE_SUFFIXES, _is_store), _mappings(text, SHARED_FILES, _is_shm)
     private = _sum(_PRIVATE, text) - sum(_sum(_PRIVATE, mapping) for mapping in (*stores, *shm))
     return Memory(private, _total_pss(stores), _total_pss(shm), _sum(_PSS, text))
 
@@ -93,7 +95,7 @@ def _is_store(name: bytes) -> bool:
 
 
 def _is_shm(name: bytes) -> bool:
-    return name.startswith(SHM)
+    return name.startswith(SHARED_FILES)
 
 
 def _undeleted(name: bytes) -> bytes:

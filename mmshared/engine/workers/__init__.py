@@ -3,6 +3,7 @@
 from .errors import LoadingError
 from .lifetimes import Lifetimes, Workers
 from .origin import Origin, capture
+from .receiver import Receiver
 from .seeding import PoolSeed
 
-__all__ = ['Lifetimes', 'LoadingError', 'Origin', 'PoolSeed', 'Workers', 'capture']
+__all__ = ['Lifetimes', 'LoadingError', 'Origin', 'PoolSeed', 'Receiver', 'Workers', 'capture']

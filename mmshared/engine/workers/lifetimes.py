@@ -18,9 +18,12 @@ from typing import Any, Callable, Iterator, List, Optional, Protocol, Union
 
 import torch
 
+from mmshared.utils.iteration import one_by_one
+
 from .errors import LoadingError, deaths, failure, last_words
 from .origin import Origin, State, capture, restore
 from .pool import Pool, has_index_batches, index_source, is_poolable, shut_down
+from .receiver import Receiver
 from .samplers import draws_from_main_process
 from .seeding import PoolSeed
 from .sizes import remembered_sizes
@@ -101,6 +104,7 @@ class Workers:
         loader: the user's own; it is not iterated itself, if :attr:`enabled`.
         lifetimes: shared with the other loaders of the job.
         phase: what is loaded for.
+        receiver: what becomes of batches when they have arrived.
         release: False to leave all to ``loader``.
 
     Attributes:
@@ -113,12 +117,14 @@ class Workers:
         origin: the main process's random state when the sampler was asked first, if the sampler may draw from it.
     """
 
-    def __init__(self, loader: Any, lifetimes: Lifetimes, phase: Phase, release: bool = True) -> None:
+    def __init__(
+        self, loader: Any, lifetimes: Lifetimes, phase: Phase, receiver: Receiver, release: bool = True
+    ) -> None:
         self.loader, self.stay, self.enabled = loader, False, release and is_poolable(loader)
         self.ask_later = False
         self.fingerprint: Optional[int] = None
         self.origin: Optional[State] = None
-        self._lifetimes, self._phase, self._release = lifetimes, phase, release
+        self._lifetimes, self._phase, self._receiver, self._release = lifetimes, phase, receiver, release
         self._pool: Optional[Pool] = None
         self._stream: Optional[BatchStream] = None
         self._loading = self._is_prepared = False
@@ -145,7 +151,7 @@ class Workers:
         self._is_prepared = False
         if not self.enabled:
             self._stream = self.fingerprint = None
-            batches = iter(self.loader) if stream is None else self._without_skipped(stream)
+            batches = self._receiver.receive(iter(self.loader)) if stream is None else self._without_skipped(stream)
             return self._alone(batches) if self._release else batches
         if stream is not None and not is_prepared:  # an iteration that was given up
             self.close()
@@ -220,22 +226,22 @@ class Workers:
         return failure(self._pool.seed, deaths(dead)) if dead else None
 
     def _alone(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+        for held in one_by_one(batches):
             self._lifetimes.release_foreign()
-            yield batch
+            yield held.pop()
 
     def _without_skipped(self, stream: BatchStream) -> Iterator[Any]:
         """What is left of ``stream``, by workers for this iteration only: those of the loader would begin anew."""
-        pool = Pool(self.loader, self._phase.seed())
+        pool = Pool(self.loader, self._phase.seed(), self._receiver)
         try:
             pool.load(stream)
             while True:
                 try:
-                    batch = pool.next()
+                    held = [pool.next()]
                 except StopIteration:
                     return
                 self.fingerprint = stream.fingerprint
-                yield batch
+                yield held.pop()
         finally:
             pool.close()
 
@@ -247,7 +253,7 @@ class Workers:
             if not self._loading:
                 self._load()
             try:
-                batch = self._pool.next()
+                held = [self._pool.next()]
             except StopIteration:  # there was not one
                 self._loading, self._stream = False, None
                 return
@@ -261,7 +267,7 @@ class Workers:
                     if not self.loader.persistent_workers:  # the next epoch's would be new ones, with today's dataset
                         self.close()
                 self._phase.last_batch_is_here()
-            yield batch
+            yield held.pop()
 
     def _new_stream(self) -> BatchStream:
         loader = self.loader
@@ -276,7 +282,7 @@ class Workers:
         self._stream.stop_at = None if horizon is None else self._stream.delivered + horizon
         if self._pool is None:
             self.stay = self._phase.have_to_stay()
-            self._pool = Pool(self.loader, self._phase.seed())
+            self._pool = Pool(self.loader, self._phase.seed(), self._receiver, not self.draws_from_main_process)
         try:
             self._pool.load(self._stream)
         except Exception as error:

@@ -12,6 +12,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 import torch
 from torch.utils.data import DataLoader
 
+from .receiver import Receiver
 from .seeding import PoolSeed
 from .start import init_worker, warm_up
 from .stream import BatchStream
@@ -63,18 +64,22 @@ class Pool:
     Args:
         loader: the user's own; see :func:`has_index_batches`. Without workers, the main process loads.
         seed: where the workers' random numbers come from.
+        receiver: what becomes of batches when they have arrived.
+        ahead: whether the sampler may be asked, and a batch loaded, one batch before ``loader`` would.
 
     Attributes:
         processes: the workers.
         seed: as given.
     """
 
-    def __init__(self, loader: DataLoader, seed: PoolSeed) -> None:
+    def __init__(self, loader: DataLoader, seed: PoolSeed, receiver: Receiver, ahead: bool = False) -> None:
         self.seed = seed
         self.processes: List[BaseProcess] = []
         self._feed = _Feed()
-        self._loader: Optional[DataLoader] = _sibling(loader, self._feed, seed)
+        self._receiver, self._ahead = receiver, ahead
+        self._loader: Optional[DataLoader] = _sibling(loader, self._feed, seed, receiver)
         self._batches: Optional[Iterator[Any]] = None
+        self._received: Iterator[Any] = iter(())
 
     def load(self, stream: BatchStream) -> None:
         """Begin to load what ``stream`` hands out.
@@ -93,10 +98,11 @@ class Pool:
             raise
         if not self.processes:
             self.processes = _started_since(before)
+        self._received = self._receiver.receive(self._batches, self._ahead)
 
     def next(self) -> Any:
         """The next batch of the stream. Raises ``StopIteration`` if it is dry, and what went wrong in a worker."""
-        batch = next(self._batches)
+        batch = next(self._received)
         self._feed.stream.deliver()
         return batch
 
@@ -113,6 +119,7 @@ class Pool:
                 process.kill()
                 process.join()
         self._batches = self._loader = None
+        self._received = iter(())
         self.processes = []
 
 
@@ -129,7 +136,7 @@ def _started_since(before: List[BaseProcess]) -> List[BaseProcess]:
     return [process for process in multiprocessing.active_children() if process not in before]
 
 
-def _sibling(loader: DataLoader, feed: _Feed, seed: PoolSeed) -> DataLoader:
+def _sibling(loader: DataLoader, feed: _Feed, seed: PoolSeed, receiver: Receiver) -> DataLoader:
     """A loader with the settings of ``loader`` for the batches of ``feed``."""
     generator = torch.Generator()
     generator.manual_seed(seed.of_loader)
@@ -140,7 +147,7 @@ def _sibling(loader: DataLoader, feed: _Feed, seed: PoolSeed) -> DataLoader:
         return DataLoader(
             loader.dataset,
             num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
+            collate_fn=receiver.collate(loader.collate_fn),
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
             worker_init_fn=partial(init_worker, seed, loader.worker_init_fn),
