@@ -12,7 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import weakref
-from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .memory import SharedMemory, of_process
 from .ring import FREE, IN_USE, LOST
@@ -76,6 +76,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._mapped: Dict[int, Dict[int, Mapped]] = {}
         self._leased: Set[Mapped] = set()
+        self._forks: List[None] = []  # under way
 
     def claim(self, place: Place) -> Any:
         """The bytes at ``place``; they stay as they are while the object returned is referred to.
@@ -90,15 +91,20 @@ class Arrivals:
         if mapped is None:
             memory = of_process(place.pid, place.fd, place.capacity, place.token)
             mapped = known[place.token] = Mapped(memory, self._leased)
-        return mapped.lease(place.nbytes)
+        payload = mapped.lease(place.nbytes)
+        if self._forks:
+            mapped.lose()
+        return payload
 
-    def lose_leased(self) -> None:
-        """Have what is looked at now never be used again: another process, a fork of this one, may look at it too.
-
-        What another thread claims meanwhile, that process does not see.
-        """
+    def begin_fork(self) -> None:
+        """Have what is looked at until :meth:`end_fork` never be used again: the child may look at it too."""
+        self._forks.append(None)
         for mapped in self._leased.copy():
             mapped.lose()
+
+    def end_fork(self) -> None:
+        """See :meth:`begin_fork`."""
+        self._forks.pop()
 
     def forget(self) -> None:
         """Keep no mapping but of what is looked at."""
@@ -125,7 +131,11 @@ def claim(place: Place) -> Any:
 
 
 def _before_fork() -> None:
-    _arrivals.lose_leased()
+    _arrivals.begin_fork()
+
+
+def _in_parent() -> None:
+    _arrivals.end_fork()
 
 
 def _in_child() -> None:
@@ -135,4 +145,4 @@ def _in_child() -> None:
     _arrivals = Arrivals()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

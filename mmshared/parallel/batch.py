@@ -47,7 +47,7 @@ class Parcel:
         where: Union[bytearray, Place] = self._bytes
         if self._memory is not None:
             if self._is_sent:
-                raise RuntimeError('a packed batch can be sent once: it may have been overwritten since then')
+                return _sent_twice, ()  # an error here would only be printed, and the main process would wait
             self._is_sent = True
             memory, retired = self._memory, ring_of_this_process().retired
             # One by one, since a thread of the queue's does this, while the next batch may retire more.
@@ -78,6 +78,10 @@ class Parcel:
 ForkingPickler.register(Parcel, Parcel.send)
 
 
+def _sent_twice() -> Any:
+    raise RuntimeError('a packed batch can be sent once: what was packed has been overwritten since then')
+
+
 def receive(layout: Layout, where: Union[bytearray, Place], unpacked: bool) -> Any:
     """What a :class:`Parcel` is when it has arrived.
 
@@ -94,7 +98,7 @@ def receive(layout: Layout, where: Union[bytearray, Place], unpacked: bool) -> A
         raise SharedMemoryError(
             f'A tensor of a batch is gone before it was looked at: {error}. It is of a kind that is not packed, such '
             "as a sparse one, so PyTorch has sent it: with the sharing strategy 'file_system', as a file in /dev/shm. "
-            'Something has deleted that file. systemd does so when the user whose job this is logs out: set RemoveIPC=no in '
+            'Something has deleted that file. systemd does so when the user of a job logs out: set RemoveIPC=no in '
             "/etc/systemd/logind.conf, or torch.multiprocessing.set_sharing_strategy('file_descriptor')."
         ) from error
 

@@ -152,9 +152,9 @@ def _nameless_file(nbytes: int) -> int:
     space = os.statvfs(_IN_SHM)
     left, whole = (blocks * space.f_frsize / 1e6 for blocks in (space.f_bavail, space.f_blocks))
     raise SharedMemoryError(
-        f'A batch takes {nbytes / 1e6:.1f} MB of shared memory, and {_IN_SHM} has {left:.1f} MB left of {whole:.1f} MB. '
-        f'Give it more, about {nbytes / 1e6:.0f} MB for each batch on its way (num_workers * (prefetch_factor + 1) of '
-        'each rank): `docker run --shm-size=...`, or in Kubernetes an emptyDir with medium: Memory mounted there. '
+        f'A batch takes {nbytes / 1e6:.1f} MB of shared memory, and {_IN_SHM} has {left:.1f} MB left of {whole:.1f} '
+        f'MB. Give it more, about {nbytes / 1e6:.0f} MB for each batch on its way (num_workers * (prefetch_factor + 1) '
+        'of each rank): `docker run --shm-size=...`, or in Kubernetes an emptyDir with medium: Memory mounted there. '
         'Else use fewer workers or a smaller prefetch_factor. (Where a sandbox allows memfd_create, no size of '
         f'{_IN_SHM} matters: here it does not.)'
     )

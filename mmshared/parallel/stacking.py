@@ -73,7 +73,7 @@ def _stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
 
 
 def _functions() -> Dict[Any, Any]:
-    """What PyTorch's ``default_collate`` goes by now: programs may add functions, or have one of their own for tensors."""
+    """What PyTorch's ``default_collate`` goes by now: programs may add functions, or have their own for tensors."""
     if default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn:
         return default_collate_fn_map
     return {**default_collate_fn_map, torch.Tensor: _stack}
