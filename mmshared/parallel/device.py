@@ -36,9 +36,8 @@ class DeviceViews(TorchFunctionMode):
         if func is torch.Tensor.to and self._is_plain(args[1:], kwargs):
             # One view of each: to copy a tensor twice gives two.
             tensor, offset = self._left.pop(id(args[0]), (None, 0))
-            if tensor is not None:
-                strides = None if tensor.is_contiguous() else tensor.stride()
-                return view_of_bytes(self._buffer, offset, tensor.dtype, tuple(tensor.shape), strides)
+            if tensor is not None and not _is_expanded(tensor):
+                return view_of_bytes(self._buffer, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
         return func(*args, **kwargs)
 
     def _is_plain(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
@@ -50,6 +49,11 @@ class DeviceViews(TorchFunctionMode):
         device = torch.device(device)
         # 'cuda' is the current one.
         return device == self._buffer.device or (device.index is None and device.type == self._buffer.device.type)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements are one in memory: on the device each is to be one of its own."""
+    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:

@@ -9,9 +9,11 @@ import gc
 import multiprocessing
 import os
 import platform
+import random
 import signal
 import struct
 import subprocess
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -171,7 +173,6 @@ class Job:
         try:
             if not self._results.poll(self._seconds):
                 os.kill(self.pid, signal.SIGUSR1)
-                self._process.join(1)
                 pytest.fail(f'nothing came within {self._seconds} s')
             try:
                 value, error = self._results.recv()
@@ -184,7 +185,8 @@ class Job:
             self.end()
 
     def end(self) -> None:
-        """Kill whatever is left of it."""
+        """Kill whatever is left of it, when it has had time to clean up."""
+        self._process.join(5)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.join()
@@ -267,3 +269,87 @@ def failure(function: Callable[[], Any]) -> Optional[str]:
     except BaseException as error:
         return f'{type(error).__name__}: {error}'
     return None
+
+
+class Play:
+    """One random step after the other: batches are taken, held, dropped, cut to a view, left in a cycle, looked at in
+    threads and forks; and after each step, all that are held are as they were.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.held, self.views, self.wrong = draw, [], [], []
+        self.threads: List[threading.Thread] = []
+        self.children: List[int] = []
+        self.loaders = [self._begin() for _ in range(2)]
+
+    def _begin(self) -> Any:
+        sizes = self.draw.choice([[BIG], [BIG, SMALL], [BIG, 3 * BIG, 2 * BIG]])
+        workers, ahead, persistent = self.draw.choice([1, 2]), self.draw.choice([1, 3]), self.draw.random() < 0.5
+        return iter(loader(60, sizes=sizes, num_workers=workers, prefetch_factor=ahead, persistent_workers=persistent))
+
+    def run(self, steps: int) -> None:
+        names = ['next'] * 12 + ['drop'] * 5 + ['view', 'drop view', 'cycle', 'collect', 'thread', 'fork', 'restart']
+        for _ in range(steps):
+            getattr(self, '_' + self.draw.choice(names).replace(' ', '_'))()
+            self.look()
+        for thread in self.threads:
+            thread.join()
+        for child in self.children:
+            assert os.waitpid(child, 0)[1] == 0
+        assert not self.wrong
+
+    def look(self) -> None:
+        assert all(map(is_intact, self.held))
+        assert all((view == index).all() for view, index in self.views)
+
+    def _next(self) -> None:
+        which = self.draw.randrange(len(self.loaders))
+        batch = next(self.loaders[which], None)
+        if batch is None:
+            self.loaders[which] = self._begin()
+        else:
+            self.held.append(batch)
+        del self.held[:-12]
+
+    def _drop(self) -> None:
+        if self.held:
+            self.held.pop(self.draw.randrange(len(self.held)))
+
+    def _view(self) -> None:
+        if self.held:
+            batch = self.held.pop()
+            self.views.append((batch[self.draw.choice(['image', 'masks', 'boxes'])][-1][1:], batch['index'][-1]))
+
+    def _drop_view(self) -> None:
+        del self.views[:1]
+
+    def _cycle(self) -> None:
+        cycle = [self.held[-1:]]
+        cycle.append(cycle)
+
+    def _collect(self) -> None:
+        gc.collect()
+
+    def _thread(self) -> None:
+        def watch(batches: List[Any]) -> None:
+            for _ in range(20):
+                self.wrong.extend(batch for batch in batches if not is_intact(batch))
+                time.sleep(0.001)
+
+        self.threads.append(threading.Thread(target=watch, args=(list(self.held),)))
+        self.threads[-1].start()
+
+    def _fork(self) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                for _ in range(20):
+                    self.look()
+                    time.sleep(0.005)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        self.children.append(child)
+
+    def _restart(self) -> None:
+        self.loaders[self.draw.randrange(len(self.loaders))] = self._begin()

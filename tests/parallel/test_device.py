@@ -173,6 +173,23 @@ def test_a_tensor_that_is_asked_for_twice_is_two():
     assert torch.equal(SEEN[1], torch.arange(3.0))
 
 
+@pytest.mark.parametrize(
+    'tensor',
+    [
+        torch.ones(3, 1).expand(3, 4),
+        torch.ones(1).expand(5),
+        torch.ones(2, 1, 4, 5).to(memory_format=torch.channels_last),
+        torch.ones(1, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.ones(4, 5).t(),
+        torch.ones(0, 4),
+        torch.ones(()),
+    ],
+    ids=lambda tensor: str(tuple(tensor.shape)),
+)
+def test_strides_are_those_that_stock_gives(tensor):
+    assert described(packed([tensor]).to('meta').unpack()) == described(cast([tensor], 'meta'))
+
+
 def test_data_of_containers_is_taken_out():
     batch = dict(
         img=DataContainer([torch.ones(2, 3)], stack=True),

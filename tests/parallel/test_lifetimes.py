@@ -24,6 +24,7 @@ from .hand_jobs import (
     BIG,
     SMALL,
     Numbers,
+    Play,
     descriptors,
     environment,
     in_process,
@@ -442,7 +443,7 @@ def test_a_worker_that_is_killed(sizes):
             held = [next(batches) for _ in range(3)]
             victim = random.choice(workers())
             threading.Timer(random.uniform(0, 0.05), os.kill, [victim, signal.SIGKILL]).start()
-            with pytest.raises(RuntimeError, match=f'DataLoader worker .*{victim}') as caught:
+            with pytest.raises(RuntimeError, match=rf'worker\b.*\b{victim}\b') as caught:
                 while True:
                     held = [*held[-2:], next(batches)]
             assert all(map(is_intact, held))
@@ -466,9 +467,10 @@ def test_a_worker_that_is_killed_when_it_has_sent():
         assert until(batches._worker_result_queue._reader.poll)
         os.kill(worker, signal.SIGKILL)
         assert until(lambda: not is_alive(worker))
-        with pytest.raises(RuntimeError, match=f'DataLoader worker .*{worker}') as caught:
+        with pytest.raises(RuntimeError, match=rf'worker\b.*\b{worker}\b') as caught:
             next(batches)
-        errors.append(caught.value.__cause__)
+        # PyTorch's own error, unless the process has not quite ended.
+        errors.append(caught.value if isinstance(caught.value, SharedMemoryError) else caught.value.__cause__)
 
     def job() -> None:
         errors: List[BaseException] = []
@@ -527,85 +529,3 @@ def test_whatever_is_done_with_batches(seed: int = 0):
         assert not pieces()
 
     in_process(job)
-
-
-class Play:
-    """One random step after the other."""
-
-    def __init__(self, draw: random.Random) -> None:
-        self.draw, self.held, self.views, self.wrong = draw, [], [], []
-        self.threads: List[threading.Thread] = []
-        self.children: List[int] = []
-        self.loaders = [self._begin() for _ in range(2)]
-
-    def _begin(self) -> Any:
-        sizes = self.draw.choice([[BIG], [BIG, SMALL], [BIG, 3 * BIG, 2 * BIG]])
-        workers, ahead, persistent = self.draw.choice([1, 2]), self.draw.choice([1, 3]), self.draw.random() < 0.5
-        return iter(loader(60, sizes=sizes, num_workers=workers, prefetch_factor=ahead, persistent_workers=persistent))
-
-    def run(self, steps: int) -> None:
-        names = ['next'] * 12 + ['drop'] * 5 + ['view', 'drop view', 'cycle', 'collect', 'thread', 'fork', 'restart']
-        for _ in range(steps):
-            getattr(self, '_' + self.draw.choice(names).replace(' ', '_'))()
-            self.look()
-        for thread in self.threads:
-            thread.join()
-        for child in self.children:
-            assert os.waitpid(child, 0)[1] == 0
-        assert not self.wrong
-
-    def look(self) -> None:
-        assert all(map(is_intact, self.held))
-        assert all((view == index).all() for view, index in self.views)
-
-    def _next(self) -> None:
-        which = self.draw.randrange(len(self.loaders))
-        batch = next(self.loaders[which], None)
-        if batch is None:
-            self.loaders[which] = self._begin()
-        else:
-            self.held.append(batch)
-        del self.held[:-12]
-
-    def _drop(self) -> None:
-        if self.held:
-            self.held.pop(self.draw.randrange(len(self.held)))
-
-    def _view(self) -> None:
-        if self.held:
-            batch = self.held.pop()
-            self.views.append((batch[self.draw.choice(['image', 'masks', 'boxes'])][-1][1:], batch['index'][-1]))
-
-    def _drop_view(self) -> None:
-        del self.views[:1]
-
-    def _cycle(self) -> None:
-        cycle = [self.held[-1:]]
-        cycle.append(cycle)
-
-    def _collect(self) -> None:
-        gc.collect()
-
-    def _thread(self) -> None:
-        def watch(batches: List[Any]) -> None:
-            for _ in range(20):
-                self.wrong.extend(batch for batch in batches if not is_intact(batch))
-                time.sleep(0.001)
-
-        self.threads.append(threading.Thread(target=watch, args=(list(self.held),)))
-        self.threads[-1].start()
-
-    def _fork(self) -> None:
-        child = os.fork()
-        if child == 0:
-            try:
-                for _ in range(20):
-                    self.look()
-                    time.sleep(0.005)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        self.children.append(child)
-
-    def _restart(self) -> None:
-        self.loaders[self.draw.randrange(len(self.loaders))] = self._begin()

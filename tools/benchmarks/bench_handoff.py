@@ -159,10 +159,13 @@ class Bench:
         self._loading = {'workers': args.workers, 'strategy': strategy, 'start_method': args.start_method}
 
     def time(self, case: Case) -> Found:
-        """Kinds, and what a batch of each takes; stock / ours, and the share that sending has of the loader's time."""
+        """Kinds, and what a batch of each takes; stock / ours, and the shares that sending has of a batch's time."""
         runs = list(self._turns('handoff_cases', 'passes', case))
         found = {kind: spreads([run[kind] for run in runs]) for kind in (*KINDS, 'none')}
-        shares = {kind: spread([1 - run['none']['ms'] / run[kind]['ms'] for run in runs]) for kind in KINDS}
+        shares = {
+            kind: {name: spread([1 - run['none'][name] / run[kind][name] for run in runs]) for name in ('ms', 'cpu_ms')}
+            for kind in KINDS
+        }
         return {**found, 'ratio': ratios(runs), 'share': shares}
 
     def memory(self, case: Case) -> Found:

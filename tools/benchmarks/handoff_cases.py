@@ -206,13 +206,16 @@ def open_loader(
     pin_memory: bool = False,
 ) -> Iterator[Any]:
     """A ``DataLoader``'s batches without end; its workers end when the iterator is forgotten."""
+    context = multiprocessing.get_context(start_method)
+    if start_method == 'forkserver':
+        context.set_forkserver_preload(['mmdet.datasets', 'mmshared'])  # or each worker of each pass imports them
     loader = DataLoader(
         dataset,
         batch_sampler=InTurns(batch_size),
         num_workers=workers,
         prefetch_factor=PREFETCH,
         collate_fn=collate,
-        multiprocessing_context=start_method,
+        multiprocessing_context=context,
         worker_init_fn=functools.partial(begin, strategy),
         pin_memory=pin_memory,
     )

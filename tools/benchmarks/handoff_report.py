@@ -15,13 +15,13 @@ LIMITS = {'single': 0.97}
 TITLES = {
     'ms': 'ms a batch',
     'loop_ms': 'ms, waiting for the batch included',
-    'main_cpu_ms': 'main process',
-    'cpu_ms': 'main process and workers',
+    'main_cpu_ms': 'main process, processor ms',
+    'cpu_ms': 'with workers, processor ms',
     'descriptors': 'descriptors',
     'mappings': 'shared mappings',
-    'pss_mb': 'PSS',
-    'all_mb': 'with what nobody has mapped',
-    'added_mb': '... above samples and imports',
+    'pss_mb': 'PSS, MB',
+    'all_mb': 'PSS and what nobody has mapped, MB',
+    'added_mb': 'that above samples and imports, MB',
     'copies': 'copies',
     'peak_mb': 'device memory, MB',
 }
@@ -93,8 +93,9 @@ def findings(results: Dict[str, Found], ours: str) -> List[str]:
     for title, found in _with_part(results, 'time'):
         name = title.split(':')[0]
         if name == 'jpeg':
-            stock, other = (f'{100 * found["share"][kind]["median"]:.0f}%' for kind in KINDS)
-            lines.append(f'{title}: sending batches is {stock} of the time with stock, {other} with {ours}.')
+            for kind, who in zip(KINDS, ('stock', ours)):
+                clock, processor = (f'{100 * found["share"][kind][what]["median"]:.0f}%' for what in ('ms', 'cpu_ms'))
+                lines.append(f'{title}: with {who}, sending is {clock} of the time, {processor} of the processor time.')
         if name in LIMITS:
             met = 'is reached' if found['ratio']['median'] >= LIMITS[name] else 'IS NOT REACHED'
             lines.append(f'{title}: {figure(found["ratio"]["median"])}x; the limit of {LIMITS[name]}x {met}.')
@@ -137,9 +138,9 @@ def text_of(results: Dict[str, Found], args: argparse.Namespace, conditions: Fou
         compared = 'the quotient is the median of those of passes that followed on each other (least to most)'
         parts.append(f'Milliseconds a batch: {passes}; {compared}.\n\n{time_table(results, ours)}')
         table = pairs_table(results, 'time', ('main_cpu_ms', 'cpu_ms'), ours)
-        parts.append(f'Processor time a batch, in milliseconds: {passes}.\n\n{table}')
+        parts.append(f'Processor time a batch: {passes}.\n\n{table}')
     if 'memory' in args.parts:
-        what = 'What the main process holds for a batch, and the highest memory of a whole job in MB'
+        what = 'What the main process holds for a batch, and the highest memory of a whole job'
         table = pairs_table(results, 'memory', ('descriptors', 'mappings', 'pss_mb', 'all_mb', 'added_mb'), ours)
         parts.append(f'{what}.\n\n{table}')
     if 'device' in args.parts and has_device:
