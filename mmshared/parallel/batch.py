@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Optional, Tuple, Union
@@ -205,7 +204,5 @@ def _shared(nbytes: int) -> Optional[OwnMemory]:
         return None
     try:
         return ring_of_this_process().take(nbytes)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # as many batches are held as this process may have files
-            return None
-        raise
+    except OSError:  # no file can be made here: as many batches are held as there may be, or a sandbox forbids it
+        return None

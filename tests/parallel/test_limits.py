@@ -165,6 +165,31 @@ def test_without_memfd_create_a_small_shm_is_used_and_nothing_is_left(number):
 
 
 @can_forbid
+def test_where_no_file_can_be_made_batches_travel_in_messages():
+    def job() -> None:
+        forbid_memfd(errno.EPERM)
+        os.open = _refuses_shm(os.open)
+        held = []
+        for one in loader(60, sizes=[BIG, 10 * BIG]):
+            held.append(one)
+            assert all(map(is_intact, held)) and not pieces()
+        assert len(held) == 30
+
+    in_process(job)
+
+
+def _refuses_shm(stock: Any) -> Any:
+    """``os.open`` for a /dev/shm in which no file without a name can be made, as on some file systems."""
+
+    def refuse(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return stock(path, flags, *arguments, **options)
+
+    return refuse
+
+
+@can_forbid
 def test_too_small_a_shm_is_an_error_that_says_so():
     """Neither the end of a process that writes where nothing is, nor waiting."""
 
