@@ -64,14 +64,14 @@ class Parcel:
             "collate function returns, use 'pseudo_collate' or 'default_collate' of MMEngine."
         )
 
-    def __getitem__(self, *key: Any) -> Any:
+    def __getitem__(self, *what: Any) -> Any:
         raise TypeError(
             'this batch is packed, to be sent to the main process. What changes a batch in a worker after it was '
             "collated has to be the 'base' of packed_collate; and where a worker has a loader of its own, that one's "
             "collate function has to be 'pseudo_collate' or 'default_collate' of MMEngine."
         )
 
-    __iter__ = __len__ = __getitem__
+    __iter__ = __len__ = __contains__ = __setitem__ = __delitem__ = __getitem__
 
 
 ForkingPickler.register(Parcel, Parcel.send)

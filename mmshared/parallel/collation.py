@@ -59,7 +59,7 @@ def _function(base: Base, is_worker: bool) -> Callable[[Sequence[Any]], Any]:
         if base is None:
             raise KeyError(
                 f"packed_collate(base={name!r}): there is no such function in MMEngine's registry FUNCTIONS of this "
-                'process. Workers that are not forked have imported what their dataset needs, and perhaps no more: one '
-                "of a module of yours is found there as 'module.function'."
+                'process. Is it spelt as it was registered? With spawn or forkserver, a worker may not have imported '
+                "your module: then write base='module.function'."
             )
     return stack_later if base is default_collate and is_worker else base

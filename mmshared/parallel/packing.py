@@ -22,6 +22,8 @@ from .stacking import Stack
 #: Buffers whose bytes can be read and written: a bytearray, an array of ctypes.
 Memory = Any
 Shape = Tuple[int, ...]
+#: Up to this size, in bytes, tensors and arrays own their memory in the end: metrics keep such things of every batch.
+SMALL = 16_384
 _ALIGNMENT = 64
 
 
@@ -49,9 +51,9 @@ class Layout(NamedTuple):
 class Packing:
     """A batch taken apart, its bytes still where they were.
 
-    Tensors of the CPU and arrays of numpy are packed. Sparse, quantized and nested tensors, tensors of a device or with
-    a gradient, arrays of objects or in another machine's byte order, and subclasses of both stay in the pickle, as
-    :mod:`torch.multiprocessing` has them.
+    Tensors of the CPU are packed, and arrays of numpy that are not small. Sparse, quantized and nested tensors,
+    tensors of a device or with a gradient, arrays of objects or in another machine's byte order, and subclasses of both
+    stay in the pickle, as :mod:`torch.multiprocessing` has them.
 
     Args:
         batch: what a collate function returned.
@@ -79,7 +81,7 @@ class Packing:
 
 
 class Views:
-    """Arrays over packed bytes, each with a storage of its own, which keeps ``memory`` alive.
+    """Arrays over packed bytes, each with a storage of its own, which keeps ``memory`` alive; small tensors are copies.
 
     Args:
         memory: what was written.
@@ -87,14 +89,17 @@ class Views:
     """
 
     def __init__(self, memory: Memory, tensors: int) -> None:
-        self._memory, self._arrays_at = memory, tensors
+        self._memory, self._bytes, self._arrays_at = memory, memoryview(memory).cast('B'), tensors
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: Shape, strides: Optional[Shape] = None) -> torch.Tensor:
         """The tensor at ``offset``, dense in the order of its dimensions unless ``strides`` say otherwise."""
         count = elements(shape, strides)
         if not count:
             return torch.empty(shape, dtype=dtype)
-        flat = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
+        memory, nbytes = self._memory, count * _itemsize(dtype)
+        if nbytes <= SMALL:
+            memory, offset = bytearray(self._bytes[offset : offset + nbytes]), 0
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
         return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
     def array(self, offset: int, dtype: np.dtype, shape: Shape, order: str) -> np.ndarray:
@@ -116,7 +121,10 @@ class PinnedViews(Views):
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: Shape, strides: Optional[Shape] = None) -> torch.Tensor:
         """See the parent."""
-        return view_of_bytes(self._pinned, offset, dtype, shape, strides)
+        nbytes = elements(shape, strides) * _itemsize(dtype)
+        flat = self._pinned[offset : offset + nbytes].view(dtype)
+        # With .data autograd counts changes of each by itself.
+        return (flat.view(shape) if strides is None else flat.as_strided(shape, strides, flat.storage_offset())).data
 
 
 class RecordedViews:
@@ -142,13 +150,16 @@ def elements(shape: Shape, strides: Optional[Shape]) -> int:
     return math.prod(shape if strides is None else (size for size, stride in zip(shape, strides) if stride))
 
 
-def view_of_bytes(
-    flat: torch.Tensor, offset: int, dtype: torch.dtype, shape: Shape, strides: Optional[Shape]
-) -> torch.Tensor:
-    """The tensor that begins ``offset`` bytes into ``flat``, a uint8 tensor of one dimension."""
+def view_of_bytes(flat: torch.Tensor, offset: int, dtype: torch.dtype, shape: Shape, strides: Shape) -> torch.Tensor:
+    """The tensor that begins ``offset`` bytes into ``flat``, uint8 of one dimension, with a storage of its own.
+
+    What copies a tensor (``deepcopy``, ``torch.save``) copies its storage, and autograd counts changes by tensor.
+    """
     nbytes = elements(shape, strides) * _itemsize(dtype)
-    part = flat[offset : offset + nbytes].view(dtype)
-    return part.view(shape) if strides is None else part.as_strided(shape, strides, part.storage_offset())
+    if not nbytes or flat.device.type == 'meta':  # which has nothing to share
+        return torch.empty_strided(shape, strides, dtype=dtype, device=flat.device)
+    tensor = torch.empty(0, dtype=dtype, device=flat.device)
+    return tensor.set_(flat.untyped_storage()[offset : offset + nbytes], 0, shape, strides)
 
 
 def unpack(head: bytes, views: Any) -> Any:
@@ -212,7 +223,7 @@ class _Packer(ForkingPickler):
             return tensor_here, self._tensor(thing)
         if kind is Stack:
             return tensor_here, (self.tensors.place(thing), thing.dtype, thing.shape)
-        if kind is np.ndarray and thing.nbytes and thing.dtype.isnative and not thing.dtype.hasobject:
+        if kind is np.ndarray and thing.nbytes > SMALL and thing.dtype.isnative and not thing.dtype.hasobject:
             order = 'F' if thing.flags.f_contiguous and not thing.flags.c_contiguous else 'C'
             return array_here, (self.arrays.place(thing, order), thing.dtype, thing.shape, order)
         self.needs_sender |= kind in self._extra_reducers

@@ -94,15 +94,21 @@ class Piece(NamedTuple):
     inode: int
 
 
+INHERITED: Set[Piece] = set()
+
+
 def pieces(pid: Any = 'self') -> Set[Piece]:
-    """What a process has mapped of shared memory for batches: of mmshared, and of PyTorch."""
+    """What a process has mapped of shared memory for batches: of mmshared, and of PyTorch.
+
+    What this process had from the one that it is a fork of does not count, nor does it in forks of this one.
+    """
     found = set()
     with open(f'/proc/{pid}/maps') as file:
         for line in file:
             _, _, _, _, inode, *name = line.split(maxsplit=5)
             if name and name[0].startswith(NAMES):
                 found.add(Piece(name[0].strip(), int(inode)))
-    return found
+    return found - INHERITED
 
 
 def descriptors(pid: Any = 'self') -> List[str]:
@@ -198,6 +204,7 @@ def _run(results: Any, function: Callable[..., Any], arguments: Sequence[Any]) -
     faulthandler.register(signal.SIGUSR1, file=2)  # (not with a timeout: after a fork that would wait forever)
     gc.freeze()  # what has come from the test's own process is no garbage of the job's
     try:
+        INHERITED.update(pieces())
         sent = function(*arguments), None
     except BaseException:
         sent = None, traceback.format_exc()

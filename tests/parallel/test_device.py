@@ -6,7 +6,10 @@ what they were asked for the order. With one, the real thing.
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
+import pickle
 import weakref
 from collections import namedtuple
 from functools import partial
@@ -112,14 +115,48 @@ def test_what_is_moved_is_a_view_of_the_one_copy_and_has_the_values():
         ours = box.unpack()
     assert len(copies.names) == 2  # of tensors in metainfo, which an element that is moved copies
     assert ours is box.unpack()
+    end = buffer.data_ptr() + buffer.numel()
     for tensor, original, moved in zip(tensors_in(ours), tensors_in(batch), moves):
         assert torch.equal(tensor, original) and tensor.stride() == original.stride()
         if tensor.numel():
-            assert (tensor.untyped_storage().data_ptr() == buffer.data_ptr()) is moved
+            assert (buffer.data_ptr() <= tensor.data_ptr() < end) is moved
     before = [tensor.clone() for tensor in tensors_in(ours)]
     for tensor, old in zip(tensors_in(ours), before):  # no two of them share memory
         assert torch.equal(tensor, old)
         tensor.zero_()
+
+
+def in_one_piece(batch):
+    """What the device has of ``batch``, if that were the CPU."""
+    box = packed(batch)
+    return box.copied_into(torch.zeros(box.tensors_nbytes, dtype=torch.uint8)).unpack()
+
+
+def test_a_tensor_on_the_device_is_a_tensor_of_its_own():
+    """To copy or store it takes no more than its own bytes, and it cannot grow into the next one."""
+    image, boxes, labels = in_one_piece([torch.rand(3, 400, 400), torch.rand(5, 4), torch.arange(5)])
+    assert boxes.untyped_storage().nbytes() == 80 and image.storage_offset() == boxes.storage_offset() == 0
+    assert len(pickle.dumps(boxes)) < 1000
+    assert copy.deepcopy(boxes).untyped_storage().nbytes() == 80
+    torch.save([image, boxes, labels], io.BytesIO())
+    with pytest.raises(RuntimeError, match='resiz'):
+        boxes.resize_(100, 4)
+
+
+def test_autograd_counts_changes_of_each_tensor():
+    image, labels = in_one_piece([torch.rand(4, 3, 8, 8), torch.arange(4)])
+    loss = torch.nn.Conv2d(3, 2, 3)(image).sum()
+    labels[labels == 2] = -1
+    loss.backward()
+
+
+def test_what_is_left_of_a_batch_keeps_the_copy():
+    images = in_one_piece([torch.full((300, 300), 1.0), torch.full((300, 300), 2.0)])
+    kept = images.pop()
+    del images
+    gc.collect()
+    others = [torch.zeros(600 * 300) for _ in range(20)]
+    assert (kept == 2).all() and len(others) == 20
 
 
 class Asks:
@@ -375,6 +412,15 @@ def test_containers_are_opened_on_a_cpu_unless_that_is_left_to_the_model(scatter
         assert ours is batch
     else:
         assert torch.equal(ours['img'], torch.ones(2, 3)) and ours['name'] == ['a']
+
+
+def test_a_model_that_leaves_its_device_gets_batches_all_the_same():
+    runner = on_meta()
+    receiver = Receiver(runner)
+    collate = receiver.collate(packed_collate)
+    runner.model.data_preprocessor._device = torch.device('cpu')
+    loader = DataLoader([torch.ones(2)], 1, num_workers=1, collate_fn=collate)
+    assert [batch[0].tolist() for batch in receiver.receive(iter(loader))] == [[1, 1]]
 
 
 @pytest.mark.parametrize('options', [dict(scatter='yes'), dict(prefetch=1.5), dict(prefetch=None)])

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
+import torch
 from mmengine.dataset import pseudo_collate
 
 from mmshared.parallel import SharedMemoryError, packed_collate
@@ -111,7 +112,29 @@ def test_anything_kept_of_a_batch_stays_as_it_is():
             take(batches, 1)
             seen |= pieces()
         assert len(seen) <= 3 * 5 + 500 // 16  # what is spare for 16 batches is given back
-        assert sum(len(of_batches(descriptors(pid))) for pid in workers()) == len(pieces()) <= 3 * 5
+        assert sum(len(of_batches(descriptors(pid))) for pid in workers()) <= len(pieces()) <= 3 * 5
+
+    in_process(job)
+
+
+class WithLittleThings(Numbers):
+    """With what metrics keep of every batch."""
+
+    def __getitem__(self, index: int) -> Dict[str, Any]:
+        little = dict(keypoints=np.full((17, 2), index), label=torch.tensor([index, index]))
+        return dict(super().__getitem__(index), **little)
+
+
+def test_little_things_do_not_keep_a_batch():
+    def job() -> None:
+        kept = []
+        for number, batch in enumerate(loader(dataset=WithLittleThings(200))):
+            kept.append((number, batch['keypoints'][1], batch['label'][1], batch['label'][0].numpy()))
+            assert len(pieces()) <= 5
+        assert len(kept) == 100
+        for number, keypoints, label, of_label in kept:
+            assert (keypoints == 2 * number + 1).all() and label.tolist() == [2 * number + 1] * 2
+            assert of_label.tolist() == [2 * number] * 2
 
     in_process(job)
 

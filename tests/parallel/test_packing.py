@@ -20,6 +20,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def everything_is_packed(monkeypatch):
+    """However small it is."""
+    monkeypatch.setattr('mmshared.parallel.packing.SMALL', 0)
+
+
 # ---- tensors
 
 

@@ -188,7 +188,7 @@ def doubled(batch, times=2):
         (partial(doubled, times=1), partial(doubled, times=1)),
         (f'{__name__}.doubled', doubled),
     ],
-    ids=str,
+    ids=range(9),
 )
 def test_any_base(base, expected):
     batch = [dict(a=torch.ones(2), b='x'), dict(a=torch.zeros(2), b='y')]

@@ -7,7 +7,7 @@ from typing import Any, Iterator, Optional, Union
 import torch
 from mmengine.model import BaseDataPreprocessor, is_model_wrapper
 
-from mmshared.parallel import DevicePrefetcher, to_device
+from mmshared.parallel import DevicePrefetcher, PackedBatch, to_device
 from mmshared.parallel.collation import without_unpacking
 from mmshared.parallel.data_container import holds_data_containers
 
@@ -47,7 +47,7 @@ class Receiver:
         device = self._device()
         if device is not None:
             return DevicePrefetcher(batches, device, ahead=ahead and self._prefetch)
-        return batches if self._scatter is False else map(self._without_containers, batches)
+        return batches if self._scatter is False else map(self._opened, batches)
 
     def _device(self) -> Optional[torch.device]:
         """Where to put batches; None: they stay on the CPU, or that is left to the model."""
@@ -64,5 +64,7 @@ class Receiver:
         return None if device.type == 'cpu' else device
 
     @staticmethod
-    def _without_containers(batch: Any) -> Any:
+    def _opened(batch: Any) -> Any:
+        if isinstance(batch, PackedBatch):  # the model has left its device since workers were started
+            batch = batch.unpack()
         return to_device(batch, torch.device('cpu')) if holds_data_containers(batch) else batch
