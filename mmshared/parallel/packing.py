@@ -196,12 +196,14 @@ class _Region:
         self._parts: List[Tuple[int, Union[np.ndarray, Stack], str]] = []
 
     def place(self, source: Union[np.ndarray, Stack], order: str = 'C') -> int:
+        """Have ``source`` written here, in this memory order ('C' or 'F'); returns the offset in bytes."""
         offset = aligned(self.nbytes)
         self.nbytes = offset + source.nbytes
         self._parts.append((offset, source, order))
         return offset
 
     def write(self, memory: Memory, begin: int) -> None:
+        """Write all of them; the first one ``begin`` bytes into ``memory``."""
         for offset, source, order in self._parts:
             if isinstance(source, Stack):
                 source.write(memory, begin + offset)
@@ -218,6 +220,7 @@ class _Packer(ForkingPickler):
         self.needs_sender = False
 
     def reducer_override(self, thing: Any) -> Any:
+        """What the pickler asks first, for each object; NotImplemented to leave it as it would be."""
         kind = type(thing)
         if kind is torch.Tensor and _can_be_packed(thing):
             return tensor_here, self._tensor(thing)

@@ -28,15 +28,9 @@ from .comparison import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures('without_sockets'),
+    pytest.mark.usefixtures('without_sockets', 'everything_is_packed'),
     pytest.mark.filterwarnings('ignore:.*(Sparse|prototype|matrix subclass|deprecated)'),
 ]
-
-
-@pytest.fixture(autouse=True)
-def everything_is_packed(monkeypatch):
-    """However small it is."""
-    monkeypatch.setattr('mmshared.parallel.packing.SMALL', 0)
 
 
 class Tensor(torch.Tensor):

@@ -15,15 +15,9 @@ from .batches import NUMPY_DTYPES, RECORD, TORCH_DTYPES, dense, noise
 from .comparison import assert_as_stock, assert_same, crossed_by_stock, crossed_packed, room, without_sockets  # noqa: F401
 
 pytestmark = [
-    pytest.mark.usefixtures('without_sockets'),
+    pytest.mark.usefixtures('without_sockets', 'everything_is_packed'),
     pytest.mark.filterwarnings('ignore:.*(ComplexHalf|prototype)'),
 ]
-
-
-@pytest.fixture(autouse=True)
-def everything_is_packed(monkeypatch):
-    """However small it is."""
-    monkeypatch.setattr('mmshared.parallel.packing.SMALL', 0)
 
 
 # ---- tensors
