@@ -35,15 +35,17 @@ class Fingerprint:
         facts: (name, value) pairs of plain values.
         size: Bytes of the source, if known: how much space a store may need, what progress counts to.
         is_file: Whether :meth:`again` can look at it once more.
+        kind: What is made of the source, if several things are; each has stores of its own.
     """
 
     source: str
     facts: Tuple[Tuple[str, Union[int, str]], ...] = ()
     size: Optional[int] = None
     is_file: bool = False
+    kind: str = ''
 
     @classmethod
-    def of_file(cls, path: Union[str, os.PathLike]) -> Fingerprint:
+    def of_file(cls, path: Union[str, os.PathLike], kind: str = '') -> Fingerprint:
         """Look at the file at ``path``; symbolic links are followed.
 
         Raises:
@@ -63,7 +65,7 @@ class Fingerprint:
             ('inode', info.st_ino),
             ('blocks', digest),
         )
-        return cls(real, facts, info.st_size, is_file=True)
+        return cls(real, facts, info.st_size, is_file=True, kind=kind)
 
     def again(self) -> Fingerprint:
         """The fingerprint of the same source as it is now; of a source that is no file, itself.
@@ -71,7 +73,7 @@ class Fingerprint:
         Raises:
             OSError: The file is gone or cannot be read any more.
         """
-        return Fingerprint.of_file(self.source) if self.is_file else self
+        return Fingerprint.of_file(self.source, self.kind) if self.is_file else self
 
     def settle(self) -> None:
         """Wait, if the file was changed only just now, until any later change must show in its times."""
@@ -91,10 +93,10 @@ class Fingerprint:
     def prefix(self, version: int) -> str:
         """How the names of all stores of this source, whatever its content, begin in that format version."""
         stem = re.sub(r'[^A-Za-z0-9_.-]+', '_', Path(self.label).stem).lstrip('.')[:48] or 'source'
-        return f'{stem}-v{version}-{_hash(self.source, 4)}-'
+        return f'{stem}-v{version}{self.kind}-{_hash(self.source, 4)}-'
 
     def key(self, version: int) -> str:
-        """32 hexadecimal digits that differ when source, facts or format version do."""
+        """32 hexadecimal digits that differ when source, facts or format version do (``kind`` is in the prefix)."""
         return _hash(json.dumps([self.source, self.facts, version]), 16)
 
 
