@@ -7,17 +7,20 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Iterator, Optional, Union
+from typing import Callable, Iterator, Optional, TypeVar, Union
 
 from mmengine.fileio import LocalBackend, get_file_backend, get_local_path
 from mmengine.fileio.backends import backends, prefix_to_backends
 
 from mmshared.annotations import AnnotationStore, Fingerprint, StoreCache, find_store, open_store
 from mmshared.annotations.cache import SPACE_ERRNOS, tempfiles_in
+from mmshared.annotations.panoptic import KIND as PANOPTIC
+from mmshared.annotations.panoptic import PanopticStore, find_panoptic, open_panoptic
 
 MAX_TEXT = 1000
 """Characters of a backend's own error that go into a message: some quote a whole page of HTML."""
 _BLOCK = 1 << 20
+Store = TypeVar('Store')
 
 
 class FetchError(OSError):
@@ -47,22 +50,40 @@ def open_annotations(
         TypeError: ``backend_args`` are not for the local backend, which is meant.
         AnnotationFileError, CacheError: as from ``open_store``; so are errors of a local file.
     """
+    return _open_anywhere(ann_file, backend_args, cache_dir, open_store, find_store)
+
+
+def open_panoptic_annotations(
+    ann_file: Union[str, os.PathLike], backend_args: Optional[dict] = None, cache_dir: Optional[str] = None
+) -> PanopticStore:
+    """As :func:`open_annotations`, for a file in COCO's panoptic format."""
+    return _open_anywhere(ann_file, backend_args, cache_dir, open_panoptic, find_panoptic, PANOPTIC)
+
+
+def _open_anywhere(
+    ann_file: Union[str, os.PathLike],
+    backend_args: Optional[dict],
+    cache_dir: Optional[str],
+    open_it: Callable[..., Store],
+    find_it: Callable[..., Optional[Store]],
+    kind: str = '',
+) -> Store:
     address = os.fspath(ann_file)
     if getattr(_backend(address, backend_args), 'get_local_path', None) is LocalBackend.get_local_path:
         # Checks the arguments, as in stock.
         get_file_backend(address, backend_args=backend_args, enable_singleton=True)
-        return open_store(address, cache_dir)
+        return open_it(address, cache_dir)
 
-    def fetch(workplace: Path) -> tuple[str, AnnotationStore]:
+    def fetch(workplace: Path) -> tuple[str, Store]:
         with _fetched(address, backend_args, workplace) as path:
             digest = _digest(path)
-            mark = Fingerprint(address, (('blake2b', digest),), os.path.getsize(path))
-            return digest, open_store(mark, cache_dir, content=path)
+            mark = Fingerprint(address, (('blake2b', digest),), os.path.getsize(path), kind=kind)
+            return digest, open_it(mark, cache_dir, content=path)
 
-    def find(digest: str) -> Optional[AnnotationStore]:
-        return find_store(Fingerprint(address, (('blake2b', digest),)), cache_dir)
+    def find(digest: str) -> Optional[Store]:
+        return find_it(Fingerprint(address, (('blake2b', digest),), kind=kind), cache_dir)
 
-    key = json.dumps([address, backend_args], sort_keys=True, default=repr)
+    key = json.dumps([address, backend_args, *kind], sort_keys=True, default=repr)
     return StoreCache(cache_dir).once_per_job(key, address, fetch, find)
 
 
