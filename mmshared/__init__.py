@@ -34,4 +34,4 @@ if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengin
         from .engine import loops, node_memory  # noqa: F401
 
         if all(find_spec(name) for name in ('mmcv', 'mmdet')):
-            from . import datasets  # noqa: F401
+            from . import datasets, evaluation  # noqa: F401

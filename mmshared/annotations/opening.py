@@ -58,10 +58,10 @@ def open_store(
     return _accepted(_map(hold), refuse)
 
 
-def find_store(source: Fingerprint, cache_dir: Optional[str] = None) -> Optional[AnnotationStore]:
+def find_store(source: Fingerprint, cache_dir: Optional[str] = None, refuse: bool = True) -> Optional[AnnotationStore]:
     """As :func:`open_store`, but None where it would have to be built."""
     hold = StoreCache(cache_dir, FORMAT_VERSION).find(source, is_store)
-    return None if hold is None else _accepted(_map(hold))
+    return None if hold is None else _accepted(_map(hold), refuse)
 
 
 def _map(hold: Hold) -> AnnotationStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Union
 
 import numpy as np
 
@@ -50,6 +50,13 @@ def id_values(container: Container, name: str) -> List[Any]:
     return [json.loads(texts[i]) for i in range(len(texts))]
 
 
+def decimals(container: Container, field: str, rows: Union[int, slice] = slice(None)) -> np.ndarray:
+    """``bbox`` (N, 4) or ``area`` (N,) of these annotations in pixels, float64; 0 for a record that is kept as text."""
+    scale = container.attributes['scales'][field]
+    values = container.columns[f'annotation.{field}'][rows].astype(np.float64)
+    return values / scale if scale else values
+
+
 class Records:
     """Record by record access to a store; takes 8 bytes a record and ragged column of memory, so open it late.
 
@@ -58,7 +65,7 @@ class Records:
     """
 
     def __init__(self, container: Container) -> None:
-        self._columns, self._scales = container.columns, container.attributes['scales']
+        self._container, self._columns = container, container.columns
         column = self._columns
         self._texts = {
             name: Texts(column[f'text.{name}'], column[f'annotation.{name}'])
@@ -94,9 +101,9 @@ class Records:
             'image_id': self._image_id(i, coded),
             'category_id': self._ids['category'][int(column['annotation.category'][i])],
         }
-        box = self._decimal('bbox', i).tolist()
+        box = decimals(self._container, 'bbox', i).tolist()
         record['bbox'] = [int(v) if types >> k & 1 else v for k, v in enumerate(box)]
-        area = float(self._decimal('area', i))
+        area = float(decimals(self._container, 'area', i))
         record['area'] = int(area) if types & AREA_INT else area
         for field, form in (('iscrowd', flags & 7), ('ignore', flags >> 3 & 7)):
             if form:
@@ -166,11 +173,6 @@ class Records:
         """All annotation records, in the order of the file."""
         for i in np.argsort(self._columns['annotation.position'], kind='stable'):
             yield self.annotation(int(i))
-
-    def _decimal(self, field: str, i: int) -> np.ndarray:
-        scale = self._scales[field]
-        value = self._columns[f'annotation.{field}'][i]
-        return value / scale if scale else value
 
     def _image_id(self, i: int, coded: int) -> Any:
         known = int(self._starts[-1])

@@ -14,9 +14,17 @@ MAX_NAME = 40
 
 
 def match_categories(file: str, categories: List[dict], classes: Sequence[str], coco_api: Any) -> List[Any]:
-    """Return the ids, in file order, of the categories whose name is in ``classes`` (empty: all).
+    """Return what :func:`category_ids` does, and say so where file and ``classes`` differ.
 
-    Says so where they differ: stock then drops annotations without a word.
+    Stock then drops annotations without a word.
+    """
+    cat_ids = category_ids(file, categories, classes, coco_api)
+    _say_what_is_unused(file, categories, classes, len(cat_ids))
+    return cat_ids
+
+
+def category_ids(file: str, categories: List[dict], classes: Sequence[str], coco_api: Any) -> List[Any]:
+    """Return the ids, in file order, of the categories whose name is in ``classes`` (empty: all).
 
     Args:
         file: the annotation file, for messages.
@@ -30,14 +38,12 @@ def match_categories(file: str, categories: List[dict], classes: Sequence[str], 
     coco = coco_api()
     coco.dataset = {'categories': categories}
     try:
-        cat_ids = coco.get_cat_ids(cat_names=classes)
+        return coco.get_cat_ids(cat_names=classes)
     except KeyError as error:
         field = error.args[0]
         position, category = next((i, c) for i, c in enumerate(categories) if field not in c)
         record = f'categories[{position}] (id {category.get("id")!r})'
         raise AnnotationFileError(file, 'is missing', record, field) from None
-    _say_what_is_unused(file, categories, classes, len(cat_ids))
-    return cat_ids
 
 
 def _say_what_is_unused(file: str, categories: List[dict], classes: Any, used: int) -> None:

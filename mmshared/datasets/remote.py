@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -28,7 +29,10 @@ class FetchError(OSError):
 
 
 def open_annotations(
-    ann_file: Union[str, os.PathLike], backend_args: Optional[dict] = None, cache_dir: Optional[str] = None
+    ann_file: Union[str, os.PathLike],
+    backend_args: Optional[dict] = None,
+    cache_dir: Optional[str] = None,
+    refuse: bool = True,
 ) -> AnnotationStore:
     """Return the store of ``ann_file``, as ``open_store`` does, fetching the file first if it is a remote one.
 
@@ -43,14 +47,15 @@ def open_annotations(
     Args:
         ann_file: path or address.
         backend_args: as for ``mmengine.fileio.get_local_path``.
-        cache_dir: as for ``open_store``.
+        cache_dir, refuse: as for ``open_store``.
 
     Raises:
         FetchError: the backend failed, in this process or in the one that fetched for all.
         TypeError: ``backend_args`` are not for the local backend, which is meant.
         AnnotationFileError, CacheError: as from ``open_store``; so are errors of a local file.
     """
-    return _open_anywhere(ann_file, backend_args, cache_dir, open_store, find_store)
+    open_it, find_it = (functools.partial(function, refuse=refuse) for function in (open_store, find_store))
+    return _open_anywhere(ann_file, backend_args, cache_dir, open_it, find_it)
 
 
 def open_panoptic_annotations(
@@ -69,9 +74,7 @@ def _open_anywhere(
     kind: str = '',
 ) -> Store:
     address = os.fspath(ann_file)
-    if getattr(_backend(address, backend_args), 'get_local_path', None) is LocalBackend.get_local_path:
-        # Checks the arguments, as in stock.
-        get_file_backend(address, backend_args=backend_args, enable_singleton=True)
+    if is_local(address, backend_args):
         return open_it(address, cache_dir)
 
     def fetch(workplace: Path) -> tuple[str, Store]:
@@ -85,6 +88,18 @@ def _open_anywhere(
 
     key = json.dumps([address, backend_args, *kind], sort_keys=True, default=repr)
     return StoreCache(cache_dir).once_per_job(key, address, fetch, find)
+
+
+def is_local(address: str, backend_args: Optional[dict] = None) -> bool:
+    """Return whether ``address`` is read where it is, and not fetched.
+
+    Raises:
+        TypeError: ``backend_args`` are not for the local backend, which is meant.
+    """
+    if getattr(_backend(address, backend_args), 'get_local_path', None) is not LocalBackend.get_local_path:
+        return False
+    get_file_backend(address, backend_args=backend_args, enable_singleton=True)  # checks the arguments, as in stock
+    return True
 
 
 def _backend(address: str, backend_args: Optional[dict]) -> Optional[type]:

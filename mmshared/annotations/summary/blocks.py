@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..layout import FLAG_FORMS, INDEX, KEPT, MISSING, NULL, POLYGONS, RUN_LENGTH
-from ..records import Texts, id_values
+from ..records import Texts, decimals, id_values
 from ..store import AnnotationStore
 
 #: Kinds of ``segmentation``, as :attr:`Block.segmentation` numbers them.
@@ -68,7 +68,6 @@ class Blocks:
     def __init__(self, store: AnnotationStore) -> None:
         store.check_lengths()
         self._store, self._column = store, store.container.columns
-        self._scales = store.container.attributes['scales']
         column = self._column
         self._texts = {name: Texts(column[f'text.{name}'], column[f'annotation.{name}']) for name in ('rle', 'raw')}
         self._polygon_ends = np.cumsum(column['annotation.polygons'], dtype=np.int64)
@@ -96,8 +95,8 @@ class Blocks:
             position=column['annotation.position'][rows].astype(np.int64),
             image=image.astype(np.int64),
             category=column['annotation.category'][rows].astype(np.int64),
-            box=self._decimal('bbox', rows),
-            area=self._decimal('area', rows),
+            box=decimals(self._store.container, 'bbox', rows),
+            area=decimals(self._store.container, 'area', rows),
             kept=(flags & KEPT != 0) & (image < self._store.num_images),
             crowd=_TRUE[crowd],
             ignored=_TRUE[ignore],
@@ -111,10 +110,6 @@ class Blocks:
         for i in np.flatnonzero(column['annotation.raw'][rows]).tolist():
             _fill(block, i, json.loads(self._texts['raw'][rows.start + i]))
         return block
-
-    def _decimal(self, field: str, rows: slice) -> np.ndarray:
-        values = self._column[f'annotation.{field}'][rows].astype(np.float64)
-        return values / self._scales[field] if self._scales[field] else values
 
     def _segmentations(self, rows: slice) -> Tuple[np.ndarray, np.ndarray]:
         column = self._column

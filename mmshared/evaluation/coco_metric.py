@@ -1,0 +1,247 @@
+"""CocoMetric that holds no ground truth until it evaluates, and no dict per annotation or detection at any time."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+from mmdet.datasets.api_wrappers import COCO
+from mmdet.evaluation import CocoMetric
+from mmdet.registry import METRICS
+from mmengine.dist import get_dist_info, is_main_process
+from mmengine.logging import MMLogger, print_log
+
+from mmshared.datasets.classes import category_ids, names
+from mmshared.datasets.remote import is_local, open_annotations
+
+from .backends import BACKENDS
+from .collected import Collected
+from .gathering import gather, share_outcome
+from .ground_truth import GroundTruth, SampleTruth, StoredTruth
+from .memory import give_back_memory
+from .predictions import Predictions
+from .records import check_objects
+from .result_files import write_truth
+from .scoring import STATS, Scoring, iou_type_of
+
+
+@METRICS.register_module()
+class SharedCocoMetric(CocoMetric):
+    """mmdet's ``CocoMetric``: the same numbers, without its memory in every rank, and faster.
+
+    ``CocoMetric`` parses the annotation file in every rank when it is constructed and keeps the dicts as long as the
+    job runs, though only rank 0 evaluates. Here nothing is parsed then. When the loop hands over ``dataset_meta`` at
+    the start of the job, rank 0 looks whether the file can be evaluated against; when it evaluates, it maps the file's
+    store (the one that :class:`~mmshared.datasets.SharedCocoDataset` uses), and lets go of it afterwards. Predictions
+    are kept as a few arrays and gathered on rank 0 without a directory that all nodes share.
+
+    Where stock is wrong, this is not: with ``classwise``, categories that the file does not have sorted by id get their
+    own figures; ``proposal_fast`` works where images differ in their number of objects, and what other metrics are
+    evaluated with it makes no difference; ``iou_thrs`` may be a float.
+
+    Args:
+        ann_file: path or address of the annotation file; None: the ground truth is that of the samples.
+        *args: as for ``CocoMetric``.
+        backend: what matches detections with objects: 'faster_coco_eval', 'pycocotools', or 'ultrafast' (the package
+            ultrafast-pycocotools). The first is some ten times faster than pycocotools. Categories that a backend
+            would get wrong are left to pycocotools.
+        cache_dir: folder of annotation stores; as for ``SharedCocoDataset``.
+        collect_dir: accepted, as ``BaseMetric`` does; nothing is written there.
+        **kwargs: as for ``CocoMetric``. ``use_mp_eval`` starts no processes.
+
+    Attributes:
+        results: the predictions of this rank; see :class:`~.predictions.Predictions`.
+
+    Raises:
+        ImportError: the backend's package is not installed.
+        ValueError: there is no such backend.
+        FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
+    """
+
+    def __init__(
+        self,
+        ann_file: Optional[str] = None,
+        *args: Any,
+        backend: str = 'faster_coco_eval',
+        cache_dir: Optional[str] = None,
+        collect_dir: Optional[str] = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(None, *args, **kwargs)
+        options = inspect.signature(CocoMetric.__init__).bind(self, ann_file, *args, **kwargs).arguments
+        self._sort_categories = bool(options.get('sort_categories', False))
+        self._check_options()
+        if collect_dir is not None and self.collect_device != 'cpu':
+            raise ValueError("`collect_dir` can only be given with `collect_device='cpu'`")
+        if backend not in BACKENDS:
+            raise ValueError(f'backend is {backend!r}, should be one of {", ".join(map(repr, BACKENDS))}')
+        BACKENDS[backend].check_installed(backend)
+        self.ann_file, self.backend, self.cache_dir, self.collect_dir = ann_file, backend, cache_dir, collect_dir
+        self.results = Predictions()
+        self._failure: Optional[Exception] = None
+        if ann_file is not None:
+            self._coco_api = _InFile()
+            if is_local(os.fspath(ann_file), self.backend_args):
+                open(ann_file, 'rb').close()
+
+    def _check_options(self) -> None:
+        """Refuse now what stock refuses when the first epoch is over."""
+        if self.format_only or set(self.metrics) <= {'proposal_fast'}:
+            return
+        for item in self.metric_items or ():
+            if item not in STATS:
+                raise KeyError(f'metric item "{item}" is not supported, only: {", ".join(STATS)}')
+
+    # ---- the start of a job
+    @property
+    def dataset_meta(self) -> Optional[dict]:
+        """Meta information of the dataset. Setting it makes rank 0 look at the annotation file.
+
+        Raises:
+            AnnotationFileError: nothing can be evaluated against that file; names record and field.
+            FetchError: a remote file could not be fetched.
+            CacheError: the store can be written nowhere.
+        """
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, dataset_meta: Optional[dict]) -> None:
+        self._dataset_meta = dataset_meta
+        if self.ann_file is not None and is_main_process() and 'classes' in (dataset_meta or {}):
+            self._look_at_file()
+
+    def _look_at_file(self) -> None:
+        """Find now what would otherwise be found when the first epoch is over."""
+        truth = self._stored_truth()
+        cat_ids, classes = self._categories_of(truth), self.dataset_meta['classes']
+        if len(cat_ids) != len(classes):
+            print_log(
+                f'{truth.source}: {len(cat_ids)} of its categories are among the {len(classes)} classes, so labels '
+                f'from {len(cat_ids)} on have no category, and others may have a wrong one. Classes: {names(classes)}',
+                logger='current',
+                level=logging.WARNING,
+            )
+        if self.format_only:
+            return
+        asked = np.isin(truth.objects.category, [i for i, key in enumerate(truth.category_ids) if key in cat_ids])
+        rows = np.flatnonzero(asked & (truth.objects.image >= 0))
+        for iou_type in sorted({iou_type_of(metric) for metric in self.metrics if metric != 'proposal_fast'}):
+            check_objects(truth, truth.objects.resolved[rows], iou_type)
+
+    # ---- predictions
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Take a batch's predictions, as in stock.
+
+        Where there are several ranks, an error is raised by :meth:`evaluate`, in all of them: if this rank ended now,
+        the others would wait for it there.
+        """
+        try:
+            super().process(data_batch, data_samples)
+        except Exception as error:
+            if get_dist_info()[1] == 1:
+                raise
+            if self._failure is None:
+                self._failure = error
+                print_log(
+                    f'Predictions of rank {get_dist_info()[0]} cannot be used, evaluation will fail: '
+                    f'{type(error).__name__}: {error}',
+                    logger='current',
+                    level=logging.ERROR,
+                )
+
+    # ---- evaluation
+    def evaluate(self, size: int) -> dict:
+        """Evaluate what all ranks have predicted; all must call it.
+
+        Args:
+            size: images of the whole dataset. What the sampler added to give all ranks equally many is left out.
+
+        Returns:
+            The metrics, the same in all ranks.
+
+        Raises:
+            RankError: predictions of another rank could not be used, or rank 0 could not evaluate. The rank concerned
+                raises the error itself.
+        """
+        if len(self.results) == 0:
+            print_log(
+                f'{type(self).__name__} got empty `self.results`. Please ensure that the processed results are '
+                'properly added into `self.results` in `process` method.',
+                logger='current',
+                level=logging.WARNING,
+            )
+        failure, self._failure = self._failure, None
+        metrics = None
+        try:
+            parts = gather(self.results, failure)
+            if parts is not None:
+                try:
+                    found = Collected.of(parts, size)
+                    del parts
+                    metrics = self.compute_metrics(found)
+                    del found
+                except Exception as error:
+                    failure = error
+            if metrics is not None and self.prefix:
+                metrics = {f'{self.prefix}/{name}': value for name, value in metrics.items()}
+            return share_outcome(metrics, failure)
+        finally:
+            self.results.clear()
+            if is_main_process():
+                give_back_memory()
+
+    def compute_metrics(self, results: Any) -> Dict[str, float]:
+        """Compute the metrics.
+
+        Args:
+            results: all ranks' predictions, or a list as stock has it.
+
+        Returns:
+            The metrics by name.
+
+        Raises:
+            AnnotationFileError: an annotation cannot be evaluated.
+            AssertionError: there are detections of an image that is not in the annotation file.
+            IndexError: a label has no category.
+            KeyError: 'segm' is asked for, and there are no masks.
+        """
+        found = results if isinstance(results, Collected) else Collected.of_results(results)
+        logger = MMLogger.get_current_instance()
+        truth = self._truth(found, logger)
+        given = self.img_ids
+        if self.cat_ids is None:
+            self.cat_ids = self._categories_of(truth)
+        try:
+            if given is None:
+                self.img_ids = truth.image_ids
+            return Scoring(self, truth, found, logger).run()
+        finally:
+            self.img_ids = given
+
+    def _truth(self, found: Collected, logger: MMLogger) -> GroundTruth:
+        if self.ann_file is not None:
+            return self._stored_truth()
+        logger.info('Converting ground truth to coco format...')
+        truth = SampleTruth(found.ids, found.truths.all(), self.dataset_meta['classes'])
+        if self.outfile_prefix is not None:
+            write_truth(truth, self.outfile_prefix)
+        return truth
+
+    def _stored_truth(self) -> StoredTruth:
+        # Whether CocoDataset would take the file is another question.
+        return StoredTruth(open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False))
+
+    def _categories_of(self, truth: GroundTruth) -> List[Any]:
+        if self._sort_categories and self.ann_file is not None:
+            truth.categories = sorted(truth.categories, key=lambda category: category['id'])
+        return category_ids(truth.source, truth.categories, self.dataset_meta['classes'], COCO)
+
+
+class _InFile:
+    """Stands where stock has the parsed file; whether there is one is all that ``CocoMetric.process`` asks."""
+
+    def __repr__(self) -> str:
+        return 'the ground truth is in a file, which is read for an evaluation'
