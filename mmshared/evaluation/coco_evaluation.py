@@ -47,6 +47,37 @@ def evaluate(
     """Evaluate, and print pycocotools' summary.
 
     Args:
+        pairing, source, backend, settings, logger, title, regardless: as for :func:`curves`.
+
+    Returns:
+        An evaluation with ``eval`` (its ``precision`` of shape (T, R, K, A, M) and ``recall`` of shape (T, K, A, M))
+        and ``stats``, as after ``summarize`` in stock.
+
+    Raises:
+        AnnotationFileError: an object cannot be evaluated.
+    """
+    summary = COCOeval(iouType=settings.iou_type)
+    settings.apply(summary.params, [])
+    precision, recall = curves(pairing, source, backend, settings, logger, title, regardless)
+    summary.params.catIds = [-1] if regardless else pairing.categories
+    counts = list(precision.shape)
+    summary.eval = {'params': summary.params, 'counts': counts, 'precision': precision, 'recall': recall}
+    summary.summarize()
+    return summary
+
+
+def curves(
+    pairing: Pairing,
+    source: RecordSource,
+    backend: Backend,
+    settings: Settings,
+    logger: MMLogger,
+    title: str,
+    regardless: bool = False,
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Precision and recall, category by category.
+
+    Args:
         pairing: who meets whom.
         source: gives the records.
         backend: matches them; a category that it would get wrong is left to pycocotools.
@@ -56,8 +87,8 @@ def evaluate(
         regardless: of categories (pycocotools' ``useCats=0``).
 
     Returns:
-        An evaluation with ``eval`` (its ``precision`` of shape (T, R, K, A, M) and ``recall`` of shape (T, K, A, M))
-        and ``stats``, as after ``summarize`` in stock.
+        float64, shapes (T, R, K, A, M) and (T, K, A, M), for T thresholds, R recalls, K categories, A ranges of area and
+        M numbers of detections; -1 where there is nothing to find.
 
     Raises:
         AnnotationFileError: an object cannot be evaluated.
@@ -65,9 +96,9 @@ def evaluate(
     everything: List[Any] = (
         [pairing.regardless(settings.max_dets)] if regardless else list(pairing.by_category(settings.max_dets))
     )
-    summary = COCOeval(iouType=settings.iou_type)
-    settings.apply(summary.params, [])
-    precision, recall = _empty(summary.params, len(everything))
+    params = COCOeval(iouType=settings.iou_type).params
+    settings.apply(params, [])
+    precision, recall = _empty(params, len(everything))
     progress = _Progress(title, sum(map(len, everything)), logger)
     for category, pairs in enumerate(everything):
         records = RecordMaker(source, pairs)
@@ -76,11 +107,7 @@ def evaluate(
             chosen = backend if backend.takes(records) else PyCocoTools()
             precision[:, :, category], recall[:, category] = chosen.curves(records, settings)
         progress.add(len(pairs))
-    summary.params.catIds = [-1] if regardless else pairing.categories
-    counts = list(precision.shape)
-    summary.eval = {'params': summary.params, 'counts': counts, 'precision': precision, 'recall': recall}
-    summary.summarize()
-    return summary
+    return precision, recall
 
 
 def _empty(params: Any, categories: int) -> Tuple[np.ndarray, np.ndarray]:

@@ -61,6 +61,8 @@ class SharedCocoMetric(CocoMetric):
         FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
     """
 
+    _scoring = Scoring
+
     def __init__(
         self,
         ann_file: Optional[str] = None,
@@ -83,7 +85,7 @@ class SharedCocoMetric(CocoMetric):
         self.results = Predictions()
         self._failure: Optional[Exception] = None
         if ann_file is not None:
-            self._coco_api = _InFile()
+            self._coco_api = InFile()
             if is_local(os.fspath(ann_file), self.backend_args):
                 open(ann_file, 'rb').close()
 
@@ -217,7 +219,7 @@ class SharedCocoMetric(CocoMetric):
         try:
             if given is None:
                 self.img_ids = truth.image_ids
-            return Scoring(self, truth, found, logger).run()
+            return self._scoring(self, truth, found, logger).run()
         finally:
             self.img_ids = given
 
@@ -240,7 +242,7 @@ class SharedCocoMetric(CocoMetric):
         return category_ids(truth.source, truth.categories, self.dataset_meta['classes'], COCO)
 
 
-class _InFile:
+class InFile:
     """Stands where stock has the parsed file; whether there is one is all that ``CocoMetric.process`` asks."""
 
     def __repr__(self) -> str:

@@ -121,6 +121,14 @@ class Collected(NamedTuple):
         columns = {name: column.array() for name, column in predictions.columns.items()}
         return cls.of([Part(len(predictions), columns)])
 
+    def keep(self, rows: np.ndarray) -> Collected:
+        """With these detections only: bool, shape (N,)."""
+        counts = np.bincount(self.image_rows[rows], minlength=len(self))
+        chosen = {name: getattr(self, name)[rows] for name in ('boxes', 'scores', 'mask_scores', 'labels')}
+        masks = None if self.masks is None else self.masks.take(np.flatnonzero(rows))
+        fifth = None if self.fifth is None else self.fifth[rows]
+        return Collected(**{**self._asdict(), **chosen, 'counts': counts, 'masks': masks, 'fifth': fifth})
+
     @property
     def image_rows(self) -> np.ndarray:
         """int64, shape (N,): which image each detection is of."""

@@ -8,9 +8,9 @@ from typing import Any, Dict, List, Tuple
 CASES: Dict[str, Dict[str, Any]] = {
     'plain': {'seed': 1},
     'ties': {'seed': 2, 'scores': (0.5, 0.25)},
-    'many': {'seed': 3, 'images': 4, 'detections': 700, 'categories': 3},
+    'many': {'seed': 24, 'images': 3, 'detections': 400, 'categories': 3},
     'ignored': {'seed': 4, 'ignore': True},
-    'sparse': {'seed': 5, 'images': 30, 'categories': 40, 'detections': 8},
+    'sparse': {'seed': 5, 'images': 20, 'categories': 25, 'detections': 8},
     'unsorted': {'seed': 6, 'reverse': True},
     'from_zero': {'seed': 7, 'first_id': 0},
 }

@@ -124,7 +124,11 @@ class Case:
         return record
 
     def _sample(self, key: Any) -> dict:
-        count = 0 if 'no_detections' in self.features else self.rng.choice([0, 1, 3, 8, 40 if 'many' in self.features else 5])
+        count = (
+            0
+            if 'no_detections' in self.features
+            else self.rng.choice([0, 1, 3, 8, 40 if 'many' in self.features else 5])
+        )
         kind = np.float64 if 'doubles' in self.features else np.float32
         boxes = np.array([self._box(found=True) for _ in range(count)], kind).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
@@ -149,7 +153,9 @@ class Case:
 
     def _instances(self, key: Any) -> list[dict]:
         names = [category['name'] for category in self.categories]
-        numbers = {category['id']: CLASSES.index(name) for category, name in zip(self.categories, names) if name in CLASSES}
+        numbers = {
+            category['id']: CLASSES.index(name) for category, name in zip(self.categories, names) if name in CLASSES
+        }
         instances = []
         for record in self.content['annotations']:
             if record['image_id'] == key and record['category_id'] in numbers:

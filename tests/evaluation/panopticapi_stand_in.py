@@ -74,7 +74,10 @@ def install() -> None:
         return
     package = types.ModuleType('panopticapi')
     package.__spec__ = importlib.util.spec_from_loader('panopticapi', None)
-    parts = {'evaluation': {'VOID': VOID, 'OFFSET': OFFSET, 'PQStat': PQStat}, 'utils': {'rgb2id': rgb2id, 'id2rgb': id2rgb}}
+    parts = {
+        'evaluation': {'VOID': VOID, 'OFFSET': OFFSET, 'PQStat': PQStat},
+        'utils': {'rgb2id': rgb2id, 'id2rgb': id2rgb},
+    }
     sys.modules['panopticapi'] = package
     for name, content in parts.items():
         module = types.ModuleType(f'panopticapi.{name}')
