@@ -146,7 +146,7 @@ def _build(
     progress: Callable[[int, int], None],
     scratch: Callable[[], BinaryIO],
 ) -> None:
-    file, tables, top = JsonFile(source, path), {name: None for name in _SECTIONS}, {}
+    file, tables, top = JsonFile(source, path), dict.fromkeys(_SECTIONS), {}
     for key, offset, cursor in file.members():
         if key in _SECTIONS and file.token(offset)[1] == b'[':
             take = _Annotations(path, scratch()) if key == 'annotations' else _Images(path)

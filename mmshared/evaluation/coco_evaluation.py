@@ -87,8 +87,8 @@ def curves(
         regardless: of categories (pycocotools' ``useCats=0``).
 
     Returns:
-        float64, shapes (T, R, K, A, M) and (T, K, A, M), for T thresholds, R recalls, K categories, A ranges of area and
-        M numbers of detections; -1 where there is nothing to find.
+        float64, shapes (T, R, K, A, M) and (T, K, A, M), for T thresholds, R recalls, K categories, A ranges of area
+        and M numbers of detections; -1 where there is nothing to find.
 
     Raises:
         AnnotationFileError: an object cannot be evaluated.

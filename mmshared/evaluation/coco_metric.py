@@ -5,23 +5,22 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation import CocoMetric
 from mmdet.registry import METRICS
-from mmengine.dist import get_dist_info, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger, print_log
 
 from mmshared.datasets.classes import category_ids, names
 from mmshared.datasets.remote import is_local, open_annotations
 
 from .backends import BACKENDS
-from .collected import Collected
-from .gathering import gather, share_outcome
+from .collected import Collected, Part
+from .gathered import GatheredResults
 from .ground_truth import GroundTruth, SampleTruth, StoredTruth
-from .memory import give_back_memory
 from .predictions import Predictions
 from .records import check_objects
 from .result_files import write_truth
@@ -29,7 +28,7 @@ from .scoring import STATS, Scoring, iou_type_of
 
 
 @METRICS.register_module()
-class SharedCocoMetric(CocoMetric):
+class SharedCocoMetric(GatheredResults, CocoMetric):
     """mmdet's ``CocoMetric``: the same numbers, without its memory in every rank, and faster.
 
     ``CocoMetric`` parses the annotation file in every rank when it is constructed and keeps the dicts as long as the
@@ -83,7 +82,6 @@ class SharedCocoMetric(CocoMetric):
         BACKENDS[backend].check_installed(backend)
         self.ann_file, self.backend, self.cache_dir, self.collect_dir = ann_file, backend, cache_dir, collect_dir
         self.results = Predictions()
-        self._failure: Optional[Exception] = None
         if ann_file is not None:
             self._coco_api = InFile()
             if is_local(os.fspath(ann_file), self.backend_args):
@@ -133,67 +131,9 @@ class SharedCocoMetric(CocoMetric):
         for iou_type in sorted({iou_type_of(metric) for metric in self.metrics if metric != 'proposal_fast'}):
             check_objects(truth, truth.objects.resolved[rows], iou_type)
 
-    # ---- predictions
-    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Take a batch's predictions, as in stock.
-
-        Where there are several ranks, an error is raised by :meth:`evaluate`, in all of them: if this rank ended now,
-        the others would wait for it there.
-        """
-        try:
-            super().process(data_batch, data_samples)
-        except Exception as error:
-            if get_dist_info()[1] == 1:
-                raise
-            if self._failure is None:
-                self._failure = error
-                print_log(
-                    f'Predictions of rank {get_dist_info()[0]} cannot be used, evaluation will fail: '
-                    f'{type(error).__name__}: {error}',
-                    logger='current',
-                    level=logging.ERROR,
-                )
-
     # ---- evaluation
-    def evaluate(self, size: int) -> dict:
-        """Evaluate what all ranks have predicted; all must call it.
-
-        Args:
-            size: images of the whole dataset. What the sampler added to give all ranks equally many is left out.
-
-        Returns:
-            The metrics, the same in all ranks.
-
-        Raises:
-            RankError: predictions of another rank could not be used, or rank 0 could not evaluate. The rank concerned
-                raises the error itself.
-        """
-        if len(self.results) == 0:
-            print_log(
-                f'{type(self).__name__} got empty `self.results`. Please ensure that the processed results are '
-                'properly added into `self.results` in `process` method.',
-                logger='current',
-                level=logging.WARNING,
-            )
-        failure, self._failure = self._failure, None
-        metrics = None
-        try:
-            parts = gather(self.results, failure)
-            if parts is not None:
-                try:
-                    found = Collected.of(parts, size)
-                    del parts
-                    metrics = self.compute_metrics(found)
-                    del found
-                except Exception as error:
-                    failure = error
-            if metrics is not None and self.prefix:
-                metrics = {f'{self.prefix}/{name}': value for name, value in metrics.items()}
-            return share_outcome(metrics, failure)
-        finally:
-            self.results.clear()
-            if is_main_process():
-                give_back_memory()
+    def _collected(self, parts: List[Part], size: int) -> Collected:
+        return Collected.of(parts, size)
 
     def compute_metrics(self, results: Any) -> Dict[str, float]:
         """Compute the metrics.

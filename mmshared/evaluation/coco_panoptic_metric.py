@@ -2,34 +2,107 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 from mmdet.evaluation.metrics import CocoPanopticMetric
 from mmdet.registry import METRICS
 
-from mmshared.annotations.cache import Scratchpad
-from mmshared.datasets.remote import open_panoptic_annotations
+from mmshared.annotations import StoreCache
+from mmshared.datasets.remote import is_local, open_panoptic_annotations
 
-from .gathering import GatheredResults
+from .collected import Part
+from .gathered import GatheredResults, PickledResults
 from .panoptic_api import SharedCOCOPanoptic
 
 
 @METRICS.register_module()
 class SharedCocoPanopticMetric(GatheredResults, CocoPanopticMetric):
-    """mmdet's ``CocoPanopticMetric``, equal in its results; what it costs does not grow with ranks.
+    """mmdet's ``CocoPanopticMetric``: the same numbers, without its memory in every rank.
 
-    The annotation file is parsed once per node when the first image is compared; ranks map it and decode the segments
-    of the image at hand. Results come to rank 0 over the process group, so no folder has to be shared between nodes.
-    The pictures that stock compares through files lie in the cache's folder for as long as their batch takes, and go
-    if the process is killed. With ``outfile_prefix`` they are kept, as in stock.
+    The annotation file is parsed once per node when the loop hands over ``dataset_meta`` at the start of the job; ranks
+    map it, and decode the segments of the image that they compare. Results come to rank 0 over the process group, so
+    no folder has to be shared between nodes. The pictures through which stock compares lie in the cache's folder for
+    as long as their batch takes, and go if the process is killed; with ``outfile_prefix`` they are kept, as in stock.
 
     Args:
+        ann_file: path or address of the annotation file; None: the ground truth is that of the samples.
         *args: as for ``CocoPanopticMetric``.
         cache_dir: folder of the stores; see :class:`~mmshared.annotations.StoreCache`.
         **kwargs: as for ``CocoPanopticMetric``.
 
     Raises:
-        RuntimeError: the package ``panopticapi`` is not installed.
-        FileNotFoundError: there is no such local annotation file.
+        RuntimeError: the package panopticapi is not installed.
+        FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
     """
+
+    _api: Any = None
+    tmp_dir: Any = None  # stock looks at it when an object goes whose constructor failed
+
+    def __init__(
+        self, ann_file: Optional[str] = None, *args: Any, cache_dir: Optional[str] = None, **kwargs: Any
+    ) -> None:
+        self.ann_file, self.cache_dir = None, cache_dir
+        super().__init__(None, *args, **kwargs)
+        if self.tmp_dir is not None:  # it stays as the mark that results are compared batch by batch
+            self.tmp_dir.cleanup()
+        self.ann_file, self.results = ann_file or None, PickledResults()
+        if self.ann_file and is_local(os.fspath(ann_file), self.backend_args):
+            open(ann_file, 'rb').close()
+
+    # ---- ground truth
+    @property
+    def _coco_api(self) -> Any:
+        if self._api is None and self.ann_file:
+            store = open_panoptic_annotations(self.ann_file, self.backend_args, self.cache_dir)
+            self._api = SharedCOCOPanoptic(store)
+        return self._api
+
+    @_coco_api.setter
+    def _coco_api(self, api: Any) -> None:
+        self._api = api
+
+    @property
+    def categories(self) -> Any:
+        """The categories by id."""
+        if self._categories is None and self.ann_file:
+            self._categories = self._coco_api.cats
+        return self._categories
+
+    @categories.setter
+    def categories(self, categories: Any) -> None:
+        self._categories = categories
+
+    @property
+    def dataset_meta(self) -> Optional[dict]:
+        """Meta information of the dataset. Setting it opens the annotation file.
+
+        Raises:
+            AnnotationFileError: the file does not hold panoptic annotations; names record and field.
+            FetchError: a remote file could not be fetched.
+            CacheError: the store can be written nowhere.
+        """
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, dataset_meta: Optional[dict]) -> None:
+        self._dataset_meta = dataset_meta
+        if dataset_meta is not None:
+            self._coco_api  # noqa: B018  a bad file is found now, not when an epoch is over
+
+    # ---- evaluation
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Compare a batch's predictions with the ground truth, as in stock."""
+        if self.tmp_dir is None:
+            super().process(data_batch, data_samples)
+            return
+        with StoreCache(self.cache_dir).workplace() as folder:
+            self.seg_out_dir = os.path.join(folder, 'results.panoptic')
+            try:
+                super().process(data_batch, data_samples)
+            finally:
+                shutil.rmtree(self.seg_out_dir, ignore_errors=True)
+
+    def _collected(self, parts: List[Part], size: int) -> List[Any]:
+        return PickledResults.ordered(parts, size)

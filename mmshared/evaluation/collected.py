@@ -23,7 +23,7 @@ class Part(NamedTuple):
     columns: Dict[str, np.ndarray]
 
 
-class _Order(NamedTuple):
+class Order(NamedTuple):
     """Which image of which rank comes when.
 
     Attributes:
@@ -36,7 +36,7 @@ class _Order(NamedTuple):
     first: np.ndarray
 
     @classmethod
-    def interleaved(cls, images: Sequence[int], size: int) -> _Order:
+    def interleaved(cls, images: Sequence[int], size: int) -> Order:
         """The first image of each rank, the second of each, ...: a sampler deals them out like this."""
         part = np.repeat(np.arange(len(images)), images)
         image = np.concatenate([np.arange(count) for count in images])
@@ -89,7 +89,7 @@ class Collected(NamedTuple):
             KeyError: the first image has masks, and another one has none.
         """
         images = [part.images for part in parts]
-        order = _Order.interleaved(images, sum(images) if size is None else size)
+        order = Order.interleaved(images, sum(images) if size is None else size)
         if not order.part.size:
             raise ValueError('There is nothing to evaluate: no image was predicted. Is the dataset empty?')
         whole = {name: _joined([part.columns[name] for part in parts]) for name in parts[0].columns}

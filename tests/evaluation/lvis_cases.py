@@ -41,8 +41,8 @@ def make_case(
         first_id: of annotations, images and categories.
 
     Returns:
-        The file, and per image a dict of ``img_id``, ``bboxes`` (x1, y1, x2, y2), ``scores``, ``labels`` (0, 1, ...) and
-        ``polygons`` (one each), all plain lists. Coordinates are multiples of 1/4, so float32 holds them exactly.
+        The file, and per image a dict of ``img_id``, ``bboxes`` (x1, y1, x2, y2), ``scores``, ``labels`` (0, 1, ...)
+        and ``polygons`` (one each), all plain lists. Coordinates are multiples of 1/4: float32 holds them exactly.
     """
     rng = random.Random(seed)
     image_ids, category_ids = ([first_id + i for i in range(count)] for count in (images, categories))

@@ -36,7 +36,7 @@ def prepared(tmp_path: Path, case: str) -> Tuple[Dict[str, Any], str, List[dict]
     return file, str(path), samples
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _made(case: str) -> Tuple[Dict[str, Any], List[dict]]:
     file, predictions = make_case(**CASES[case])
     samples = []

@@ -154,6 +154,22 @@ class StoreCache:
         found = find()
         return self._anywhere(name, label, find, make_note) if found is None else found
 
+    @contextlib.contextmanager
+    def workplace(self) -> Iterator[Path]:
+        """A new folder for temporary files, which goes after the block, or later if this process is killed.
+
+        It must be empty again at the end of the block.
+
+        Raises:
+            CacheAccessError: No folder can be written.
+        """
+        reasons: List[str] = []
+        folder = next(self._writable(reasons, None), None)
+        if folder is None:
+            raise _no_folder(reasons)
+        with workplace(folder.path) as path:
+            yield path
+
     def derived(self, store: PathArg, key: str, build: Callable[[BinaryIO], Any], check: Check) -> Optional[Path]:
         """A small file computed from the store at ``store`` and ``key``, shared by all processes like the store itself.
 
@@ -281,10 +297,7 @@ class StoreCache:
                 reasons.append(f'{folder.path} has too little space')
         if full is not None:
             raise full
-        raise CacheAccessError(
-            f'No folder for the annotation cache can be written: {"; ".join(reasons)}. Set the environment variable '
-            f"{ENV}, or cache_dir in the dataset's config, to a folder of yours that others cannot write."
-        )
+        raise _no_folder(reasons)
 
     def _writable(self, reasons: List[str], home: Optional[Folder]) -> Iterator[Folder]:
         """The folders that can be written, best first; ``reasons`` gets why those before were passed over."""
@@ -335,6 +348,13 @@ class StoreCache:
             return _publish(path, mark.source, mark.size, write, finish)
         finally:
             progress.close()
+
+
+def _no_folder(reasons: List[str]) -> CacheAccessError:
+    return CacheAccessError(
+        f'No folder for the annotation cache can be written: {"; ".join(reasons)}. Set the environment variable '
+        f"{ENV}, or cache_dir in the dataset's config, to a folder of yours that others cannot write."
+    )
 
 
 def _publish(
