@@ -17,12 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 def run(folder: Path, images: int, ranks: int = 1, **options: Any) -> List[Dict[str, Any]]:
     """What each rank found."""
-    command = [sys.executable]
-    if ranks > 1:
-        command += ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', str(ranks)]
-    command += (
-        ['-m', 'tests.evaluation.panoptic_jobs'] if ranks == 1 else ['--module', 'tests.evaluation.panoptic_jobs']
-    )
+    launcher = ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={ranks}'] if ranks > 1 else []
+    command = [sys.executable, *launcher, '-m', 'tests.evaluation.panoptic_jobs']
     environment = {**os.environ, 'PYTHONPATH': f'{ROOT}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'}
     environment['OMP_NUM_THREADS'] = '1'
     done = subprocess.run(
