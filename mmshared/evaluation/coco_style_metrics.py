@@ -1,0 +1,166 @@
+"""mmdet's further metrics over a COCO-style file, which is parsed once per node instead of in every rank."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from typing import Any, Iterator, List, Optional
+
+from mmdet.evaluation.metrics import (
+    CocoMetric,
+    CocoOccludedSeparatedMetric,
+    CocoVideoMetric,
+    DODCocoMetric,
+    OVCocoMetric,
+    RefExpMetric,
+    gRefCOCOMetric,
+)
+from mmdet.registry import METRICS
+from mmengine.dist import is_main_process
+
+from mmshared.datasets.remote import is_local
+
+from .coco import SharedCOCO
+from .collected import Part
+from .gathered import GatheredResults, PickledResults
+
+
+class _OnDemand:
+    """An attribute in which a metric has its ``COCO``: opened when it is first looked at."""
+
+    def __get__(self, metric: Any, owner: Optional[type] = None) -> Any:
+        if metric is None:
+            return self
+        if metric._api is None and metric.ann_file is not None:
+            metric._api = SharedCOCO(metric.ann_file, backend_args=metric._backend_args, cache_dir=metric.cache_dir)
+        return metric._api
+
+    def __set__(self, metric: Any, api: Any) -> None:
+        metric._api = api
+
+
+class SharedGroundTruth:
+    """Mixed into a metric that parses its ``ann_file`` when it is constructed, before it.
+
+    The metric constructs without that file. Its ``COCO`` is a :class:`~.coco.SharedCOCO` instead, which maps the file's
+    store when it is first asked, and gives back what was made of it after each evaluation. The store is looked at on
+    rank 0 when the loop hands over ``dataset_meta``, so that a bad file is found when a job starts.
+
+    Args:
+        ann_file: path or address of the annotation file.
+        *args: as for the metric.
+        cache_dir: folder of annotation stores.
+        **kwargs: as for the metric.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
+    """
+
+    ann_file: Optional[str] = None
+    _api: Any = None
+    _dataset_meta: Optional[dict] = None
+
+    def __init__(
+        self, ann_file: Optional[str] = None, *args: Any, cache_dir: Optional[str] = None, **kwargs: Any
+    ) -> None:
+        backend_args = kwargs.pop('backend_args', None)
+        with _empty_file() as nothing, contextlib.redirect_stdout(io.StringIO()):
+            super().__init__(nothing, *args, **kwargs)
+        self._api, self._backend_args, self.cache_dir, self.ann_file = None, backend_args, cache_dir, ann_file
+        if ann_file is None and not isinstance(self, CocoMetric):  # which can do with the samples' own
+            raise TypeError(f'{type(self).__name__} needs an ann_file')
+        if ann_file is not None and is_local(os.fspath(ann_file), backend_args):
+            open(ann_file, 'rb').close()
+
+    @property
+    def dataset_meta(self) -> Optional[dict]:
+        """Meta information of the dataset. Setting it makes rank 0 open the annotation file.
+
+        Raises:
+            AnnotationFileError: the file holds no COCO annotations; names record and field.
+            FetchError: a remote file could not be fetched.
+            CacheError: the store can be written nowhere.
+        """
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, dataset_meta: Optional[dict]) -> None:
+        self._dataset_meta = dataset_meta
+        if dataset_meta is not None and self.ann_file is not None and is_main_process():
+            SharedCOCO(self.ann_file, backend_args=self._backend_args, cache_dir=self.cache_dir)
+
+    def compute_metrics(self, results: Any) -> dict:
+        """As in stock."""
+        try:
+            return super().compute_metrics(results)
+        finally:
+            self._api = None
+
+
+class _Gathered(GatheredResults, SharedGroundTruth):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.results = PickledResults()
+
+    def _collected(self, parts: List[Part], size: int) -> List[Any]:
+        return PickledResults.ordered(parts, size)
+
+
+@contextlib.contextmanager
+def _empty_file() -> Iterator[str]:
+    """The path of a JSON file that holds an empty object."""
+    with contextlib.ExitStack() as stack:
+        if hasattr(os, 'memfd_create'):
+            descriptor = os.memfd_create('empty')
+            stack.callback(os.close, descriptor)
+            os.write(descriptor, b'{}')
+            yield f'/proc/self/fd/{descriptor}'
+            return
+        file = stack.enter_context(tempfile.NamedTemporaryFile(suffix='.json'))
+        file.write(b'{}')
+        file.flush()
+        yield file.name
+
+
+@METRICS.register_module()
+class SharedOVCocoMetric(_Gathered, OVCocoMetric):
+    """mmdet's ``OVCocoMetric``; see :class:`SharedGroundTruth`."""
+
+    _coco_api = _OnDemand()
+
+
+@METRICS.register_module()
+class SharedCocoOccludedSeparatedMetric(_Gathered, CocoOccludedSeparatedMetric):
+    """mmdet's ``CocoOccludedSeparatedMetric``; see :class:`SharedGroundTruth`."""
+
+    _coco_api = _OnDemand()
+
+
+@METRICS.register_module()
+class SharedCocoVideoMetric(SharedGroundTruth, CocoVideoMetric):
+    """mmdet's ``CocoVideoMetric``; see :class:`SharedGroundTruth`. Results are collected as in stock."""
+
+    _coco_api = _OnDemand()
+
+
+@METRICS.register_module()
+class SharedDODCocoMetric(_Gathered, DODCocoMetric):
+    """mmdet's ``DODCocoMetric``; see :class:`SharedGroundTruth`."""
+
+    _coco_api = _OnDemand()
+
+
+@METRICS.register_module()
+class SharedRefExpMetric(_Gathered, RefExpMetric):
+    """mmdet's ``RefExpMetric``; see :class:`SharedGroundTruth`."""
+
+    coco = _OnDemand()
+
+
+@METRICS.register_module()
+class SharedgRefCOCOMetric(_Gathered, gRefCOCOMetric):
+    """mmdet's ``gRefCOCOMetric``; see :class:`SharedGroundTruth`."""
+
+    coco = _OnDemand()
