@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Callable, Iterator
 
 # The tests run several processes at a time: threads of each would wait for each other. (Before PyTorch is imported.)
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 import pytest
+from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 
 REPO = Path(__file__).resolve().parents[1]
@@ -102,3 +105,21 @@ def unused_port_factory():
 def unused_port(unused_port_factory) -> str:
     """One such port."""
     return unused_port_factory()
+
+
+@pytest.fixture
+def messages() -> Iterator[Callable[[], str]]:
+    """What mmengine's current logger was given since the last call (its loggers are not in ``logging``'s tree)."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = MMLogger.get_current_instance()
+    logger.addHandler(handler)
+
+    def read() -> str:
+        text = '\n'.join(records)
+        records.clear()
+        return text
+
+    yield read
+    logger.removeHandler(handler)

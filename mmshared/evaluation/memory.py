@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 
 
 def give_back_memory() -> None:
@@ -12,6 +11,5 @@ def give_back_memory() -> None:
 
     Without it a rank was seen to keep several hundred megabytes of an evaluation. Does nothing with other libraries.
     """
-    gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -40,11 +40,11 @@ class Pairs(NamedTuple):
     def __len__(self) -> int:
         return self.objects.size + self.detections.size
 
-    def pieces(self, size: int = RECORDS) -> Iterator[Pairs]:
-        """Consecutive units with about ``size`` records together, at least one unit."""
+    def pieces(self) -> Iterator[Pairs]:
+        """Consecutive units with about :data:`RECORDS` records together, at least one unit."""
         units = max(self.object_unit[-1:].max(initial=-1), self.detection_unit[-1:].max(initial=-1)) + 1
         counts = np.bincount(self.object_unit, minlength=units) + np.bincount(self.detection_unit, minlength=units)
-        piece = np.maximum(np.cumsum(counts) - 1, 0) // size
+        piece = np.maximum(np.cumsum(counts) - 1, 0) // RECORDS
         cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), units]
         for start, stop in zip(cuts[:-1], cuts[1:]):
             mine = slice(*np.searchsorted(self.object_unit, [start, stop]))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import logging
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator, Optional
 
 import pytest
 from mmengine.dataset import BaseDataset
-from mmengine.logging import MMLogger
 
 
 @pytest.fixture(scope='package', autouse=True)
@@ -27,21 +25,3 @@ def copies_of_stock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BaseDataset, '_copy_without_annotation', copy)
         yield
-
-
-@pytest.fixture
-def messages() -> Iterator[Callable[[], str]]:
-    """What mmengine's current logger was given since the last call (its loggers are not in ``logging``'s tree)."""
-    records: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())
-    logger = MMLogger.get_current_instance()
-    logger.addHandler(handler)
-
-    def read() -> str:
-        text = '\n'.join(records)
-        records.clear()
-        return text
-
-    yield read
-    logger.removeHandler(handler)

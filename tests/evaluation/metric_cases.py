@@ -124,20 +124,18 @@ class Case:
         return record
 
     def _sample(self, key: Any) -> dict:
-        count = (
-            0
-            if 'no_detections' in self.features
-            else self.rng.choice([0, 1, 3, 8, 40 if 'many' in self.features else 5])
-        )
+        most = 40 if 'many' in self.features else 12
+        count = 0 if 'no_detections' in self.features else self.rng.choice([0, 3, 8, most])
         kind = np.float64 if 'doubles' in self.features else np.float32
-        boxes = np.array([self._box(found=True) for _ in range(count)], kind).reshape(-1, 4)
+        guesses = [self._guess(key) for _ in range(count)]
+        boxes = np.array([box for box, _ in guesses], kind).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         if 'integers' in self.features:
             boxes = boxes.astype(np.int64)
         scores = [self.rng.choice([0.25, 0.5]) if 'ties' in self.features else self.rng.random() for _ in range(count)]
         if self.has('nan_scores', 0.5) and count:
             scores[0] = self.rng.choice([math.nan, math.inf])
-        labels = [self.rng.randrange(-3 if 'negative_label' in self.features else 0, 3) for _ in range(count)]
+        labels = [label - 3 * self.has('negative_label', 0.5) for _, label in guesses]
         found = {
             'bboxes': torch.from_numpy(boxes),
             'scores': torch.tensor(scores, dtype=torch.float32),
@@ -151,16 +149,30 @@ class Case:
             found['mask_scores'] = torch.rand(count, generator=torch.Generator().manual_seed(self.rng.randrange(99)))
         return {'img_id': key, 'ori_shape': (40, 50), 'pred_instances': found, 'instances': self._instances(key)}
 
+    def _guess(self, key: Any) -> tuple[list[float], int]:
+        """Box and label, often nearly those of an object."""
+        objects = [(box, label) for *box, label in self._objects(key) if all(abs(value) < 1e6 for value in box)]
+        if not objects or self.rng.random() < 0.3:
+            return self._box(found=True), self.rng.randrange(3)
+        box, label = self.rng.choice(objects)
+        box = [value + self.rng.choice([0, 0, 0.5, 1]) for value in box]
+        if self.has('negative_sides', 0.2):
+            box[2] = -box[2]
+        return box, label if self.rng.random() < 0.8 else self.rng.randrange(3)
+
+    def _objects(self, key: Any) -> list[tuple]:
+        """x, y, width, height and label of the objects in an image."""
+        ids = [category['id'] for category in self.categories if category['name'] in CLASSES]
+        records = [record for record in self.content['annotations'] if record['image_id'] == key]
+        return [(*r['bbox'], ids.index(r['category_id'])) for r in records if r['category_id'] in ids]
+
     def _instances(self, key: Any) -> list[dict]:
-        names = [category['name'] for category in self.categories]
-        numbers = {
-            category['id']: CLASSES.index(name) for category, name in zip(self.categories, names) if name in CLASSES
-        }
+        ids = [category['id'] for category in self.categories if category['name'] in CLASSES]
         instances = []
         for record in self.content['annotations']:
-            if record['image_id'] == key and record['category_id'] in numbers:
+            if record['image_id'] == key and record['category_id'] in ids:
                 x, y, w, h = record['bbox']
-                instance = {'bbox': [x, y, x + w, y + h], 'bbox_label': numbers[record['category_id']]}
+                instance = {'bbox': [x, y, x + w, y + h], 'bbox_label': ids.index(record['category_id'])}
                 instances.append({**instance, 'ignore_flag': record['iscrowd'], 'mask': record['segmentation']})
         return instances
 
@@ -195,7 +207,7 @@ def recorded(module: str) -> Iterator[list]:
         yield summarized
 
 
-def outcome(metric: Any, samples: list, size: int | None = None, batch: int = 2) -> Outcome:
+def outcome(metric: Any, samples: list, size: int | None = None, classes: tuple = CLASSES) -> Outcome:
     """Process ``samples`` and evaluate."""
     stock = not isinstance(metric, SharedCocoMetric)
     module = 'mmdet.evaluation.metrics.coco_metric' if stock else 'mmshared.evaluation.coco_evaluation'
@@ -203,9 +215,9 @@ def outcome(metric: Any, samples: list, size: int | None = None, batch: int = 2)
     metrics = error = None
     with recorded(module) as summarized, contextlib.redirect_stdout(out):
         try:
-            metric.dataset_meta = {'classes': CLASSES}
-            for start in range(0, len(samples), batch):
-                metric.process({}, samples[start : start + batch])
+            metric.dataset_meta = {'classes': classes}
+            for start in range(0, len(samples), 2):
+                metric.process({}, samples[start : start + 2])
             metrics = metric.evaluate(len(samples) if size is None else size)
         except Exception as raised:
             error = raised
