@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 
@@ -23,24 +23,60 @@ from .layout import (
     image_record,
 )
 
+_BLOCK = 256
 _ID, _HEIGHT, _WIDTH, _TRAITS = (INDEX.index(name) for name in ('id', 'height', 'width', 'traits'))
+
+
+class Offsets:
+    """Where the piece of each record lies in a ragged column: ``offsets[i]`` is its start and its stop.
+
+    It keeps 8 bytes for every 256 records, and what was asked for last; running sums of all lengths would take more
+    than the column itself where most records are short.
+
+    Args:
+        size: how many records there are.
+        lengths: ``lengths(rows)`` gives the lengths of the records in the slice ``rows``, as integers.
+
+    Attributes:
+        total: elements of all records.
+    """
+
+    def __init__(self, size: int, lengths: Callable[[slice], np.ndarray]) -> None:
+        self._lengths = lengths
+        sums = [np.zeros(1, np.int64)]
+        for start in range(0, size, _BLOCK * _BLOCK):
+            part = lengths(slice(start, min(start + _BLOCK * _BLOCK, size)))
+            sums.append(np.add.reduceat(part, np.arange(0, part.size, _BLOCK), dtype=np.int64))
+        self._starts = np.cumsum(np.concatenate(sums))
+        self.total = int(self._starts[-1])
+        self._last: Tuple[int, List[int]] = (-1, [])
+
+    def __getitem__(self, i: int) -> Tuple[int, int]:
+        block, k = divmod(i, _BLOCK)
+        number, ends = self._last  # read once: another thread may replace it
+        if number != block:
+            lengths = self._lengths(slice(block * _BLOCK, (block + 1) * _BLOCK))
+            start = int(self._starts[block])
+            ends = [start, *(np.cumsum(lengths, dtype=np.int64) + start).tolist()]
+            self._last = block, ends
+        return ends[k], ends[k + 1]
 
 
 class Texts:
     """A ragged uint8 column: the bytes of record ``i``."""
 
     def __init__(self, data: np.ndarray, lengths: np.ndarray) -> None:
-        self._data, self._lengths = memoryview(data), lengths
-        self._ends = np.cumsum(lengths, dtype=np.int64)
-        if self._ends.size and self._ends[-1] != data.size:
+        self._data, self._size = memoryview(data), lengths.size
+        self._offsets = Offsets(lengths.size, lengths.__getitem__)
+        if self._size and self._offsets.total != data.size:
             raise StoreError('a store is inconsistent: texts and their lengths differ. Delete it')
 
     def __len__(self) -> int:
-        return self._lengths.size
+        return self._size
 
     def __getitem__(self, i: int) -> bytes:
-        end = int(self._ends[i])
-        return bytes(self._data[end - int(self._lengths[i]) : end])
+        start, stop = self._offsets[i]
+        return bytes(self._data[start:stop])
 
 
 def id_values(container: Container, name: str) -> List[Any]:
@@ -51,7 +87,7 @@ def id_values(container: Container, name: str) -> List[Any]:
 
 
 class Records:
-    """Record by record access to a store; takes 8 bytes a record and ragged column of memory, so open it late.
+    """Record by record access to a store. Opening it reads the lengths of all records; it keeps a few bytes an image.
 
     Args:
         container: the store's file.
@@ -65,20 +101,23 @@ class Records:
             for name in ('bits', 'rle', 'extra', 'raw')
         }
         index = column['index']
-        self._starts = index[:, 0]
+        self._starts = np.ascontiguousarray(index[:, 0])
         self._image_texts = {
             'name': Texts(column['text.image_name'], np.diff(index[:, INDEX.index('name')])),
             'raw': Texts(column['text.image_raw'], np.diff(index[:, INDEX.index('image_raw')])),
             'extra': Texts(column['text.image_extra'], column['image.extra']),
         }
-        self._ids = {name: id_values(container, name) for name in ('image', 'annotation', 'category')}
-        self._polygon_ends = np.cumsum(column['annotation.polygons'], dtype=np.int64)
-        width = column['annotation.code'] >> 3
-        sizes = [column['annotation.coords'] * (width == w) for w in range(3)]
-        self._coordinate_ends = [np.cumsum(size, dtype=np.int64) for size in sizes]
-        for name, ends in zip(('u16', 'i32', 'f64'), self._coordinate_ends):
-            if ends.size and ends[-1] != column[f'text.{name}'].size:
+        self._superseded = Texts(column['text.superseded'], column['length.superseded'])
+        self._ids = {name: id_values(container, name) for name in ('image', 'category')}
+        self._annotation_ids = Texts(column['text.annotation_ids'], column['length.annotation_ids'])
+        counts, sizes, codes = (column[f'annotation.{name}'] for name in ('polygons', 'coords', 'code'))
+        self._polygons = Offsets(counts.size, counts.__getitem__)
+        self._coordinates = []
+        for width, name in enumerate(('u16', 'i32', 'f64')):
+            offsets = Offsets(sizes.size, lambda rows, width=width: sizes[rows] * (codes[rows] >> 3 == width))
+            if sizes.size and offsets.total != column[f'text.{name}'].size:
                 raise StoreError(f'{container.path}: coordinates and their lengths differ. Delete it')
+            self._coordinates.append((column[f'text.{name}'], offsets))
 
     def annotation(self, i: int) -> Dict[str, Any]:
         """The annotation record at stored position ``i``, which is grouped by image."""
@@ -90,7 +129,7 @@ class Records:
         coded = int(column['annotation.coded'][i])
         key = int(column['annotation.id'][i])
         record = {
-            'id': self._ids['annotation'][key] if coded & 1 else key,
+            'id': json.loads(self._annotation_ids[key]) if coded & 1 else key,
             'image_id': self._image_id(i, coded),
             'category_id': self._ids['category'][int(column['annotation.category'][i])],
         }
@@ -116,15 +155,11 @@ class Records:
     def polygons(self, i: int) -> List[List[Any]]:
         """The polygons of the annotation at stored position ``i``: lists of x, y, x, y, ... in pixels."""
         column = self._columns
-        count, end = int(column['annotation.polygons'][i]), int(self._polygon_ends[i])
-        lengths = column['text.polygons'][end - count : end].tolist()
+        lengths = column['text.polygons'][slice(*self._polygons[i])].tolist()
         one = slice(i, i + 1)
         code, size = column['annotation.code'][one], column['annotation.coords'][one]
-        parts = []
-        for name, ends in zip(('u16', 'i32', 'f64'), self._coordinate_ends):
-            stop = int(ends[i])
-            parts.append(column[f'text.{name}'][(int(ends[i - 1]) if i else 0) : stop])
-        values = decode_coordinates(code, column['annotation.base'][one], size, tuple(parts)).tolist()
+        parts = tuple(numbers[slice(*offsets[i])] for numbers, offsets in self._coordinates)
+        values = decode_coordinates(code, column['annotation.base'][one], size, parts).tolist()
         types = int(column['annotation.types'][i])
         if types & (COORDS_INT | COORDS_MIXED):
             values = as_written(values, types, self._texts['bits'][i])
@@ -155,12 +190,21 @@ class Records:
 
     def images(self) -> Iterator[Dict[str, Any]]:
         """All image records, in the order of the file."""
-        column = self._columns
-        texts = Texts(column['text.superseded'], column['length.superseded'])
-        where = [(int(p), True, i) for i, p in enumerate(column['superseded.position'])]
-        where += [(int(p), False, i) for i, p in enumerate(column['image.position'])]
-        for _, superseded, i in sorted(where):
-            yield json.loads(texts[i]) if superseded else self.image(i)
+        for superseded, i in self.image_places():
+            yield self.superseded(i) if superseded else self.image(i)
+
+    def image_places(self) -> List[Tuple[bool, int]]:
+        """For each image record, in the order of the file, whether it is a superseded one, and its number as such."""
+        places = [
+            (position, superseded, i)
+            for superseded, name in ((True, 'superseded.position'), (False, 'image.position'))
+            for i, position in enumerate(self._columns[name].tolist())
+        ]
+        return [place[1:] for place in sorted(places)]
+
+    def superseded(self, i: int) -> Dict[str, Any]:
+        """The ``i``-th image record whose id comes again later in the file."""
+        return json.loads(self._superseded[i])
 
     def annotations(self) -> Iterator[Dict[str, Any]]:
         """All annotation records, in the order of the file."""
