@@ -16,7 +16,7 @@ from .columns import narrow
 from .container import Container
 from .layout import INDEX, Trait
 from .opening import shared_columns
-from .records import Texts, id_values
+from .records import Texts
 from .store import AnnotationStore
 
 Rows = Union[range, np.ndarray]
@@ -66,7 +66,7 @@ class IdIndex:
 
 
 class Lookup:
-    """What :class:`~.store.AnnotationStore` knows by id and by image. It pickles to the store; copies are the same object.
+    """What a store knows by id and by image. It pickles to the store; copies are the same object.
 
     The arrays are made when something is looked up first: by one process of the node, for all (``shared_columns``).
 
@@ -143,7 +143,7 @@ class Lookup:
         """As :attr:`rows`, but of several annotations with one id only the first."""
         if self.num_ids == self.store.num_annotations:
             return self.rows
-        rows = np.asarray(self.rows)
+        rows = np.asarray(self.rows, np.int64)
         coded = self._column['annotation.coded'][rows] & _CODED_ID
         pairs = np.stack([self._column['annotation.id'][rows].astype(np.int64), coded.astype(np.int64)])
         first = np.unique(pairs, axis=1, return_index=True)[1]

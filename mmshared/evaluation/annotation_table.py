@@ -84,7 +84,7 @@ class AnnotationTable:
         """
         odd = rows < 0
         if self._odd is not None:
-            odd |= self._odd[rows] > 0
+            odd |= self._odd[np.maximum(rows, 0)] > 0
         if self._made:
             odd |= np.fromiter(map(self._made.__contains__, rows.tolist()), bool, rows.size)
         return np.flatnonzero(odd)
@@ -146,7 +146,7 @@ class AnnotationTable:
 
     def first_of_categories(self) -> Dict[int, int]:
         """For each code in :attr:`categories` its first row in the order of the file; in that order."""
-        rows = np.asarray(self.lookup.rows)
+        rows = np.asarray(self.lookup.rows, np.int64)
         codes, first = np.unique(self._column['annotation.category'][rows], return_index=True)
         order = np.argsort(first)
         return dict(zip(codes[order].tolist(), rows[first[order]].tolist()))

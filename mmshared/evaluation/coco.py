@@ -23,8 +23,8 @@ from .sources import Annotations, ByCategory, ByImage, Images, Members
 class SharedCOCO(COCO):
     """The ``COCO`` of mmdet, and so of pycocotools, whose records are made when somebody asks for them.
 
-    Every method and attribute is there and gives what stock gives. Opening maps the store that all processes of the node
-    share, and costs no memory per annotation. ``getAnnIds`` reads columns. Nothing is printed but by :meth:`info`,
+    Every method and attribute is there and gives what stock gives. Opening maps the store that all processes of the
+    node share, and costs no memory per annotation. ``getAnnIds`` reads columns. Nothing is printed but by :meth:`info`,
     :meth:`showAnns` and :meth:`download`, whose purpose it is.
 
     *Records have a life.* A record, an image's list, or ``dataset['annotations']`` is made when it is first asked for.
@@ -104,27 +104,23 @@ class SharedCOCO(COCO):
         self.release()
 
     # --- pycocotools' methods
-    def createIndex(self) -> None:  # noqa: N802
+    def createIndex(self) -> None:
         """Index ``dataset``, whatever it holds by now, as stock does."""
         with _quiet():
             super().createIndex()
 
-    def loadRes(self, resFile: Union[str, List[dict], np.ndarray]) -> Any:  # noqa: N802, N803
+    def loadRes(self, resFile: Union[str, List[dict], np.ndarray]) -> Any:
         """Return results as stock does: an ordinary ``pycocotools.coco.COCO`` of their own."""
         with _quiet():
             return super().loadRes(resFile)
 
-    def loadNumpyAnnotations(self, data: np.ndarray) -> List[dict]:  # noqa: N802
+    def loadNumpyAnnotations(self, data: np.ndarray) -> List[dict]:
         """Return rows of (image id, x, y, w, h, score, category id), shape (N, 7), as a list of dicts."""
         with _quiet():
             return super().loadNumpyAnnotations(data)
 
-    def getAnnIds(  # noqa: N802
-        self,
-        imgIds: Any = (),  # noqa: N803
-        catIds: Any = (),  # noqa: N803
-        areaRng: Any = (),  # noqa: N803
-        iscrowd: Optional[bool] = None,
+    def getAnnIds(
+        self, imgIds: Any = (), catIds: Any = (), areaRng: Any = (), iscrowd: Optional[bool] = None
     ) -> List[Any]:
         """Return ids of the annotations that meet all conditions, as stock does; makes no record.
 
@@ -148,7 +144,7 @@ class SharedCOCO(COCO):
         if len(areaRng) != 0:
             condition = area_condition(areaRng, table)
             chosen = chosen.where(condition, lambda annotation: within(annotation['area'], areaRng))
-        if not iscrowd == None:  # noqa: E711
+        if iscrowd != None:  # noqa: E711
             condition = crowd_condition(iscrowd, table)
             chosen = chosen.where(condition, lambda annotation: annotation['iscrowd'] == iscrowd)
         return chosen.ids()

@@ -45,8 +45,8 @@ class _Lazy:
     out.
 
     The base class of C that comes second holds the entries; it finds them without a call of Python, and calls
-    ``__missing__`` for others. Code in C that reads a ``dict``'s storage past its methods meets a key there that it does
-    not know (``orjson`` says so), and does not take it for empty (as ``json`` would).
+    ``__missing__`` for others. Code in C that reads a ``dict``'s storage past its methods meets a key there that it
+    does not know (``orjson`` says so), and does not take it for empty (as ``json`` would).
     """
 
     _source: Source | None = None
@@ -105,7 +105,7 @@ class _Lazy:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of ``key``, or ``default``."""
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401
 
     def __contains__(self, key: Any) -> bool:
         return dict.__contains__(self, key) or (not self._complete and self._source.find(key) is not None)
@@ -187,7 +187,8 @@ def _filled(name: str) -> Any:
     return method
 
 
-for _name in '__delitem__ __eq__ __ne__ __repr__ __reversed__ __or__ __ror__ clear pop popitem'.split():
+_WHOLE = ('__delitem__', '__eq__', '__ne__', '__or__', '__repr__', '__reversed__', '__ror__', 'clear', 'pop', 'popitem')
+for _name in _WHOLE:
     setattr(_Lazy, _name, _filled(_name))
 _Lazy.__hash__ = None
 
