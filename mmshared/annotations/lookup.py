@@ -16,12 +16,12 @@ from .columns import narrow
 from .container import Container
 from .layout import INDEX, Trait
 from .opening import shared_columns
-from .records import Texts
+from .ragged import Texts
+from .records import CODED_ID, CODED_IMAGE
 from .store import AnnotationStore
 
 Rows = Union[range, np.ndarray]
 _ID, _TRAITS = INDEX.index('id'), INDEX.index('traits')
-_CODED_ID, _CODED_IMAGE = 1, 2
 _KEY = 'lookup'
 
 
@@ -144,7 +144,7 @@ class Lookup:
         if self.num_ids == self.store.num_annotations:
             return self.rows
         rows = np.asarray(self.rows, np.int64)
-        coded = self._column['annotation.coded'][rows] & _CODED_ID
+        coded = self._column['annotation.coded'][rows] & CODED_ID
         pairs = np.stack([self._column['annotation.id'][rows].astype(np.int64), coded.astype(np.int64)])
         first = np.unique(pairs, axis=1, return_index=True)[1]
         return rows[np.sort(first)]
@@ -200,7 +200,7 @@ def _compute(container: Container) -> Dict[str, np.ndarray]:
 
     orphans = column['orphan.image'].astype(np.int64)
     known = position.size - orphans.size
-    orphan_coded = coded[known:] & _CODED_IMAGE != 0
+    orphan_coded = coded[known:] & CODED_IMAGE != 0
     by_image = np.lexsort((orphans, orphan_coded))
     orphans, orphan_coded = orphans[by_image], orphan_coded[by_image]
     new = np.ones(orphans.size, bool)
@@ -212,7 +212,7 @@ def _compute(container: Container) -> Dict[str, np.ndarray]:
     image_keys = np.concatenate([index[:, _ID].astype(np.int64), orphans[new]])
     image_coded = np.concatenate([index[:, _TRAITS] & int(Trait.CODED) != 0, orphan_coded[new]])
     for name, keys, is_coded, numbers in (
-        ('annotation', column['annotation.id'][rows], coded[rows] & _CODED_ID != 0, rows),
+        ('annotation', column['annotation.id'][rows], coded[rows] & CODED_ID != 0, rows),
         ('image', image_keys, image_coded, np.arange(image_keys.size)),
     ):
         codes = column[f'length.{name}_ids'].size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
@@ -17,66 +17,17 @@ from .layout import (
     FLAG_FORMS,
     INDEX,
     MISSING,
-    NULL,
     POLYGONS,
     RUN_LENGTH,
     image_record,
 )
+from .ragged import BLOCK, Offsets, Texts, gather
 
-_BLOCK = 256
+#: Records in the order of the file that are made together.
+_MANY = 1 << 18
+#: Bits of ``annotation.coded``: the id, or the image's id, is a number in a table of texts.
+CODED_ID, CODED_IMAGE = 1, 2
 _ID, _HEIGHT, _WIDTH, _TRAITS = (INDEX.index(name) for name in ('id', 'height', 'width', 'traits'))
-
-
-class Offsets:
-    """Where the piece of each record lies in a ragged column: ``offsets[i]`` is its start and its stop.
-
-    It keeps 8 bytes for every 256 records, and what was asked for last; running sums of all lengths would take more
-    than the column itself where most records are short.
-
-    Args:
-        size: how many records there are.
-        lengths: ``lengths(rows)`` gives the lengths of the records in the slice ``rows``, as integers.
-
-    Attributes:
-        total: elements of all records.
-    """
-
-    def __init__(self, size: int, lengths: Callable[[slice], np.ndarray]) -> None:
-        self._lengths = lengths
-        sums = [np.zeros(1, np.int64)]
-        for start in range(0, size, _BLOCK * _BLOCK):
-            part = lengths(slice(start, min(start + _BLOCK * _BLOCK, size)))
-            sums.append(np.add.reduceat(part, np.arange(0, part.size, _BLOCK), dtype=np.int64))
-        self._starts = np.cumsum(np.concatenate(sums))
-        self.total = int(self._starts[-1])
-        self._last: Tuple[int, List[int]] = (-1, [])
-
-    def __getitem__(self, i: int) -> Tuple[int, int]:
-        block, k = divmod(i, _BLOCK)
-        number, ends = self._last  # read once: another thread may replace it
-        if number != block:
-            lengths = self._lengths(slice(block * _BLOCK, (block + 1) * _BLOCK))
-            start = int(self._starts[block])
-            ends = [start, *(np.cumsum(lengths, dtype=np.int64) + start).tolist()]
-            self._last = block, ends
-        return ends[k], ends[k + 1]
-
-
-class Texts:
-    """A ragged uint8 column: the bytes of record ``i``."""
-
-    def __init__(self, data: np.ndarray, lengths: np.ndarray) -> None:
-        self._data, self._size = memoryview(data), lengths.size
-        self._offsets = Offsets(lengths.size, lengths.__getitem__)
-        if self._size and self._offsets.total != data.size:
-            raise StoreError('a store is inconsistent: texts and their lengths differ. Delete it')
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, i: int) -> bytes:
-        start, stop = self._offsets[i]
-        return bytes(self._data[start:stop])
 
 
 def id_values(container: Container, name: str) -> List[Any]:
@@ -121,53 +72,80 @@ class Records:
 
     def annotation(self, i: int) -> Dict[str, Any]:
         """The annotation record at stored position ``i``, which is grouped by image."""
-        column = self._columns
-        raw = self._texts['raw'][i]
-        if raw:
-            return json.loads(raw)
-        types, flags = int(column['annotation.types'][i]), int(column['annotation.flags'][i])
-        coded = int(column['annotation.coded'][i])
-        key = int(column['annotation.id'][i])
-        record = {
-            'id': json.loads(self._annotation_ids[key]) if coded & 1 else key,
-            'image_id': self._image_id(i, coded),
-            'category_id': self._ids['category'][int(column['annotation.category'][i])],
-        }
-        box = self._decimal('bbox', i).tolist()
-        record['bbox'] = [int(v) if types >> k & 1 else v for k, v in enumerate(box)]
-        area = float(self._decimal('area', i))
-        record['area'] = int(area) if types & AREA_INT else area
-        for field, form in (('iscrowd', flags & 7), ('ignore', flags >> 3 & 7)):
-            if form:
-                record[field] = FLAG_FORMS[form]
-        kind = int(column['annotation.kind'][i])
-        if kind != MISSING:
-            record['segmentation'] = {
-                POLYGONS: self.polygons,
-                NULL: lambda _: None,
-                RUN_LENGTH: lambda i: json.loads(self._texts['rle'][i]),
-            }[kind](i)
-        extra = self._texts['extra'][i]
-        if extra:
-            record.update(json.loads(extra))
-        return record
+        return self.at(np.array([i]))[0]
 
-    def polygons(self, i: int) -> List[List[Any]]:
-        """The polygons of the annotation at stored position ``i``: lists of x, y, x, y, ... in pixels."""
-        column = self._columns
-        lengths = column['text.polygons'][slice(*self._polygons[i])].tolist()
-        one = slice(i, i + 1)
-        code, size = column['annotation.code'][one], column['annotation.coords'][one]
-        parts = tuple(numbers[slice(*offsets[i])] for numbers, offsets in self._coordinates)
-        values = decode_coordinates(code, column['annotation.base'][one], size, parts).tolist()
-        types = int(column['annotation.types'][i])
-        if types & (COORDS_INT | COORDS_MIXED):
-            values = as_written(values, types, self._texts['bits'][i])
-        polygons, start = [], 0
-        for length in lengths:
-            polygons.append(values[start : start + length])
-            start += length
-        return polygons
+    def at(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """The annotation records at stored positions ``rows`` (int64, shape (N,)). It is fastest on neighbours."""
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows, kind='stable')
+            records = np.empty(rows.size, object)
+            records[order] = self.at(rows[order])
+            return records.tolist()
+        blocks = np.split(rows, np.flatnonzero(np.diff(rows // BLOCK)) + 1)
+        return [record for block in blocks if block.size for record in self._decode(block)]
+
+    def _decode(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """The records at ``rows``, which ascend and lie in one block."""
+        column = {
+            name: self._columns[f'annotation.{name}'][rows] for name in ('id', 'category', 'coded', 'flags', 'kind')
+        }
+        types = self._columns['annotation.types'][rows].tolist()
+        texts = {name: texts.at(rows) for name, texts in self._texts.items()}
+        polygons, records = self._outlines(rows, types, texts['bits']), []
+        for i, (key, image_id, coded, category, box, area, flags, kind) in enumerate(
+            zip(
+                column['id'].tolist(),
+                self._image_ids(rows, column['coded']),
+                column['coded'].tolist(),
+                column['category'].tolist(),
+                self._decimals('bbox', rows).tolist(),
+                self._decimals('area', rows).tolist(),
+                column['flags'].tolist(),
+                column['kind'].tolist(),
+            )
+        ):
+            if texts['raw'][i]:
+                records.append(json.loads(texts['raw'][i]))
+                continue
+            record = {
+                'id': json.loads(self._annotation_ids[key]) if coded & CODED_ID else key,
+                'image_id': image_id,
+                'category_id': self._ids['category'][category],
+                'bbox': [int(v) if types[i] >> k & 1 else v for k, v in enumerate(box)] if types[i] & 15 else box,
+                'area': int(area) if types[i] & AREA_INT else area,
+            }
+            if flags & 7:
+                record['iscrowd'] = FLAG_FORMS[flags & 7]
+            if flags >> 3 & 7:
+                record['ignore'] = FLAG_FORMS[flags >> 3 & 7]
+            if kind != MISSING:
+                record['segmentation'] = (
+                    polygons[i] if kind == POLYGONS else json.loads(texts['rle'][i]) if kind == RUN_LENGTH else None
+                )
+            if texts['extra'][i]:
+                record.update(json.loads(texts['extra'][i]))
+            records.append(record)
+        return records
+
+    def _outlines(self, rows: np.ndarray, types: List[int], bits: List[bytes]) -> List[List[List[Any]]]:
+        """The polygons at ``rows``: lists of x, y, x, y, ... in pixels; none for other kinds of segmentation."""
+        code, base, sizes = (self._columns[f'annotation.{name}'][rows] for name in ('code', 'base', 'coords'))
+        starts, stops = self._polygons.of(rows)
+        lengths = gather(self._columns['text.polygons'], starts, stops).tolist()
+        parts = tuple(gather(numbers, *offsets.of(rows)) for numbers, offsets in self._coordinates)
+        values, first, start = decode_coordinates(code, base, sizes, parts).tolist(), 0, 0
+        outlines = []
+        for i, (count, size) in enumerate(zip((stops - starts).tolist(), sizes.tolist())):
+            mine = values[start : start + size]
+            if types[i] & (COORDS_INT | COORDS_MIXED):
+                mine = as_written(mine, types[i], bits[i])
+            polygons, begin = [], 0
+            for length in lengths[first : first + count]:
+                polygons.append(mine[begin : begin + length])
+                begin += length
+            outlines.append(polygons)
+            first, start = first + count, start + size
+        return outlines
 
     def image(self, group: int) -> Dict[str, Any]:
         """The image record of the ``group``-th distinct id: the last one with that id."""
@@ -208,21 +186,34 @@ class Records:
 
     def annotations(self) -> Iterator[Dict[str, Any]]:
         """All annotation records, in the order of the file."""
-        for i in np.argsort(self._columns['annotation.position'], kind='stable'):
-            yield self.annotation(int(i))
+        order = np.argsort(self._columns['annotation.position'], kind='stable')
+        for start in range(0, order.size, _MANY):
+            yield from self.at(order[start : start + _MANY])
 
-    def _decimal(self, field: str, i: int) -> np.ndarray:
-        scale = self._scales[field]
-        value = self._columns[f'annotation.{field}'][i]
-        return value / scale if scale else value
+    def _decimals(self, field: str, rows: np.ndarray) -> np.ndarray:
+        scale, values = self._scales[field], self._columns[f'annotation.{field}'][rows]
+        return values / scale if scale else values
 
-    def _image_id(self, i: int, coded: int) -> Any:
-        known = int(self._starts[-1])
-        if i >= known:
-            key = int(self._columns['orphan.image'][i - known])
-        else:
-            key = int(self._columns['index'][int(np.searchsorted(self._starts, i, 'right')) - 1][_ID])
-        return self._ids['image'][key] if coded & 2 else key
+    def _image_ids(self, rows: np.ndarray, coded: np.ndarray) -> List[Any]:
+        ids = image_keys(self._columns, self._starts, rows).tolist()
+        for i in np.flatnonzero(coded & CODED_IMAGE).tolist():
+            ids[i] = self._ids['image'][ids[i]]
+        return ids
+
+
+def image_keys(columns: Dict[str, np.ndarray], starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The keys of the images of the annotations at ``rows``.
+
+    Args:
+        columns: of the store.
+        starts: int, shape (I + 1,), contiguous: where each image's annotations begin.
+        rows: int64, shape (N,).
+    """
+    orphans = rows - int(starts[-1])
+    keys, known = np.empty(rows.size, np.int64), orphans < 0
+    keys[known] = columns['index'][np.searchsorted(starts, rows[known], 'right') - 1, _ID]
+    keys[~known] = columns['orphan.image'][orphans[~known]]
+    return keys
 
 
 def as_written(values: List[float], types: int, bits: Any) -> List[Any]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
 from mmshared.annotations import AnnotationStore
 from mmshared.annotations.layout import AREA_INT, INDEX, Trait
 from mmshared.annotations.lookup import Lookup
-from mmshared.annotations.records import Records, Texts, id_values
+from mmshared.annotations.ragged import Texts
+from mmshared.annotations.records import CODED_ID, CODED_IMAGE, Records, id_values, image_keys
 
 _ID, _TRAITS, _IMAGE_RAW = (INDEX.index(name) for name in ('id', 'traits', 'image_raw'))
-_CODED_ID, _CODED_IMAGE = 1, 2
 _OPENED = ('_records', '_raw', '_odd', '_starts', '_annotation_ids', '_image_ids', 'categories')
 
 
@@ -56,6 +56,14 @@ class AnnotationTable:
         """The annotation record at ``row``."""
         record = self._made.get(row)
         return self._made.setdefault(row, self._records.annotation(row)) if record is None else record
+
+    def records(self, rows: Sequence[int]) -> List[dict]:
+        """The annotation records at ``rows``; faster than one by one."""
+        made = self._made
+        missing = sorted({row for row in rows if row not in made})
+        for row, record in zip(missing, self._records.at(np.array(missing, np.int64))):
+            made.setdefault(row, record)
+        return [made[row] for row in rows]
 
     def image(self, number: int) -> dict:
         """The record of the ``number``-th image: of several with one id, the last of the file."""
@@ -116,7 +124,7 @@ class AnnotationTable:
     # --- values of any records, as the file has them
     def ids(self, rows: np.ndarray) -> List[Any]:
         """Annotation ids at ``rows``."""
-        coded = self._column['annotation.coded'][rows] & _CODED_ID
+        coded = self._column['annotation.coded'][rows] & CODED_ID
         ids = self._column['annotation.id'][rows].tolist()
         for i in np.flatnonzero(coded).tolist():
             ids[i] = json.loads(self._annotation_ids[ids[i]])
@@ -124,13 +132,8 @@ class AnnotationTable:
 
     def image_ids(self, rows: np.ndarray) -> List[Any]:
         """Image ids at ``rows``."""
-        orphans = rows - int(self._starts[-1])
-        keys = np.empty(rows.size, np.int64)
-        known = orphans < 0
-        keys[known] = self._column['index'][np.searchsorted(self._starts, rows[known], 'right') - 1, _ID]
-        keys[~known] = self._column['orphan.image'][orphans[~known]]
-        ids = keys.tolist()
-        for i in np.flatnonzero(self._column['annotation.coded'][rows] & _CODED_IMAGE).tolist():
+        ids = image_keys(self._column, self._starts, rows).tolist()
+        for i in np.flatnonzero(self._column['annotation.coded'][rows] & CODED_IMAGE).tolist():
             ids[i] = self._image_ids[ids[i]]
         return self._as_written(ids, rows, 'image_id')
 

@@ -6,7 +6,8 @@ import contextlib
 import io
 import os
 from itertools import chain
-from typing import Any, List, Optional, Tuple, Union
+from types import MappingProxyType
+from typing import Any, List, Mapping, Optional, Union
 
 import numpy as np
 from mmdet.datasets.api_wrappers import COCO
@@ -53,7 +54,7 @@ class SharedCOCO(COCO):
     """
 
     _table: Optional[AnnotationTable] = None
-    _own: Tuple[Any, ...] = ()
+    _own: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -87,14 +88,15 @@ class SharedCOCO(COCO):
         if 'categories' in self.dataset:
             self.dataset['categories'] = categories = self.dataset['categories']
             self.cats = {category['id']: category for category in categories}
-        self._table, self._own = table, (self.dataset, self.imgToAnns, self.imgs, self.anns, self.catToImgs)
+        own = ('dataset', 'imgs', 'anns', 'imgToAnns', 'catToImgs')
+        self._table, self._own = table, {name: getattr(self, name) for name in own}
 
     # --- life of the records
     def release(self) -> None:
         """Forgets all records and lists that were made, and what was changed in them. Categories stay as they are."""
         if self._table is not None:
             self._table.release()
-            for part in self._own:
+            for part in self._own.values():
                 part.release()
 
     def __enter__(self) -> SharedCOCO:
@@ -149,15 +151,19 @@ class SharedCOCO(COCO):
             chosen = chosen.where(condition, lambda annotation: annotation['iscrowd'] == iscrowd)
         return chosen.ids()
 
+    def loadAnns(self, ids: Any = ()) -> Optional[List[dict]]:
+        """Return the records with these ids (or the one id), as stock does."""
+        if self._is_own('anns') and _is_array_like(ids):
+            self.anns.prepare(ids)
+        return super().loadAnns(ids)
+
     @property
     def _shared(self) -> bool:
         """Whether annotations are still those of the store, some of which may have been handed out."""
-        return (
-            self._table is not None
-            and self.dataset is self._own[0]
-            and self.imgToAnns is self._own[1]
-            and self.dataset.pending('annotations')
-        )
+        return self._is_own('dataset') and self._is_own('imgToAnns') and self.dataset.pending('annotations')
+
+    def _is_own(self, attribute: str) -> bool:
+        return getattr(self, attribute) is self._own.get(attribute)
 
     def _of_images(self, image_ids: Any) -> Selection:
         table = self._table

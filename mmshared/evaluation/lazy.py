@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import ItemsView, KeysView, ValuesView
-from typing import Any, Dict, Iterator, Protocol, Tuple
+from itertools import islice
+from typing import Any, Dict, Iterable, Iterator, List, Protocol, Tuple
 
 _MISSING = object()
+#: Values that are made together when all are asked for.
+_TOGETHER = 4096
 
 
 class _Unmade:
@@ -35,6 +38,9 @@ class Source(Protocol):
 
     def make(self, number: Any) -> Any:
         """The value."""
+
+    def prepare(self, numbers: List[Any]) -> None:
+        """Told before the values of ``numbers`` are made."""
 
 
 class _Lazy:
@@ -67,6 +73,21 @@ class _Lazy:
         """Whether ``key`` has a value that was looked up or assigned before."""
         return dict.__contains__(self, key)
 
+    def prepare(self, keys: Iterable[Any]) -> None:
+        """Makes the values of ``keys`` together, up to the first that there is not."""
+        if self._complete:
+            return
+        found = {}
+        for key in keys:
+            if not dict.__contains__(self, key):
+                found[key] = self._source.find(key)
+                if found[key] is None:
+                    del found[key]
+                    break
+        self._source.prepare(list(found.values()))
+        for key, number in found.items():
+            dict.setdefault(self, key, self._source.make(number))
+
     def release(self) -> None:
         """Lets go of every value that was made; those that were assigned stay."""
         if self._source is None:
@@ -85,9 +106,12 @@ class _Lazy:
             self._complete = True
 
     def _entries(self) -> Iterator[Tuple[Any, Any]]:
-        for key, number in self._source.entries():
-            value = dict.get(self, key, _MISSING)
-            yield key, dict.setdefault(self, key, self._source.make(number)) if value is _MISSING else value
+        entries = self._source.entries()
+        for part in iter(lambda: list(islice(entries, _TOGETHER)), []):
+            self._source.prepare([number for key, number in part if not dict.__contains__(self, key)])
+            for key, number in part:
+                value = dict.get(self, key, _MISSING)
+                yield key, dict.setdefault(self, key, self._source.make(number)) if value is _MISSING else value
         yield from [(key, dict.__getitem__(self, key)) for key in self._further()]
 
     def _further(self) -> list:
@@ -128,11 +152,11 @@ class _Lazy:
         return dict.keys(self) if self._complete else KeysView(self)
 
     def values(self) -> Any:
-        """As of a dict; iterating over it makes the values one by one."""
+        """As of a dict; iterating over it makes the values as it goes on."""
         return dict.values(self) if self._complete else _Values(self)
 
     def items(self) -> Any:
-        """As of a dict; iterating over it makes the values one by one."""
+        """As of a dict; iterating over it makes the values as it goes on."""
         return dict.items(self) if self._complete else _Items(self)
 
     # --- assigning

@@ -8,14 +8,23 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from mmshared.annotations.lookup import Rows
+
 from .annotation_table import AnnotationTable
 
 _BLOCK = 1 << 16
 
 
+def _numbers(rows: Rows) -> List[int]:
+    return rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
+
+
 class _Source:
     def __init__(self, table: AnnotationTable) -> None:
         self._table = table
+
+    def prepare(self, numbers: List[Any]) -> None:
+        """Makes what it takes to make many values."""
 
 
 class Annotations(_Source):
@@ -41,6 +50,10 @@ class Annotations(_Source):
     def make(self, row: int) -> dict:
         """The record."""
         return self._table.record(row)
+
+    def prepare(self, rows: List[int]) -> None:
+        """Makes many."""
+        self._table.records(rows)
 
 
 class Images(_Source):
@@ -81,7 +94,12 @@ class ByImage(_Source):
 
     def make(self, number: int) -> List[dict]:
         """The records, in the order of the file."""
-        return [self._table.record(int(row)) for row in self._table.lookup.rows_of(number)]
+        return self._table.records(_numbers(self._table.lookup.rows_of(number)))
+
+    def prepare(self, numbers: List[int]) -> None:
+        """Makes the records of many."""
+        lookup = self._table.lookup
+        self._table.records([row for number in numbers for row in _numbers(lookup.rows_of(number))])
 
 
 class ByCategory(_Source):
@@ -134,7 +152,7 @@ class Members(_Source):
             return json.loads(table.store.container.columns[f'top.{name}'].tobytes())
         if name == 'images':
             return table.images()
-        return [table.record(int(row)) for row in table.lookup.rows]
+        return table.records(_numbers(table.lookup.rows))
 
     @cached_property
     def _names(self) -> Dict[str, str]:

@@ -14,6 +14,8 @@ from mmshared.annotations import AnnotationStore
 from mmshared.evaluation import SharedCOCO
 from tests.annotations.helpers import build, exact
 
+REAL = Path(__file__).resolve().parents[2] / '..' / 'shared' / 'data'
+
 
 def stock_coco(path: Any) -> COCO:
     """mmdet's ``COCO`` of a file, without its prints."""
@@ -31,17 +33,27 @@ def cocos_of(text: bytes) -> Iterator[Tuple[COCO, SharedCOCO]]:
         yield stock_coco(file), SharedCOCO.from_store(AnnotationStore(store))
 
 
-def outcome(call: Callable[[], Any]) -> Any:
-    """What ``call()`` gives, in a form that tells types and bits apart, or the error it raises; prints are swallowed."""
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``call(*arguments)`` gives, such that ``==`` tells types and bits apart, or what it raises.
+
+    The text of a ``KeyError`` says what is missing; that of other errors depends on which record comes first.
+    """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            result = call()
+            result = call(*arguments)
+    except KeyError as error:
+        return 'raised', KeyError, str(error)
     except Exception as error:
-        return 'raised', type(error), str(error)
+        return 'raised', type(error)
     return exact(result)
 
 
-def assert_same(stock: COCO, ours: SharedCOCO, call: Callable[[COCO], Any], what: Any) -> None:
-    """Both give the same value, or the same error."""
-    expected, got = (outcome(lambda coco=coco: call(coco)) for coco in (stock, ours))
-    assert got == expected, f'{what}: {str(got)[:500]} instead of {str(expected)[:500]}'
+def assert_same(stock: COCO, ours: SharedCOCO, call: Callable[..., Any], *arguments: Any) -> None:
+    """``call(coco, *arguments)`` gives the same value, or the same error, with both."""
+    expected, got = outcome(call, stock, *arguments), outcome(call, ours, *arguments)
+    assert got == expected, f'{arguments}: {str(got)[:500]} instead of {str(expected)[:500]}'
+
+
+def ask(coco: COCO, method: str, *arguments: Any) -> Any:
+    """The result of a method, by name."""
+    return getattr(coco, method)(*arguments)
