@@ -41,7 +41,7 @@ class Offsets:
             return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.int64)
         block = int(rows[0]) // BLOCK
         lengths = self._lengths(slice(block * BLOCK, (block + 1) * BLOCK)).astype(np.int64)
-        stops = (np.cumsum(lengths) + self._starts[block])[rows - block * BLOCK]
+        stops = (np.add.accumulate(lengths) + self._starts[block])[rows - block * BLOCK]
         return stops - lengths[rows - block * BLOCK], stops
 
     def __getitem__(self, i: int) -> Tuple[int, int]:
@@ -82,5 +82,5 @@ def gather(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarra
     if (starts[1:] == stops[:-1]).all():
         return data[int(starts[0]) : int(stops[-1])]
     lengths = stops - starts
-    ends = np.cumsum(lengths)
-    return data[np.repeat(stops - ends, lengths) + np.arange(ends[-1])]
+    ends = np.add.accumulate(lengths)
+    return data[(stops - ends).repeat(lengths) + np.arange(ends[-1])]

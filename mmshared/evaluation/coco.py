@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 from itertools import chain
@@ -98,6 +99,7 @@ class SharedCOCO(COCO):
             self._table.release()
             for part in self._own.values():
                 part.release()
+            gc.collect()  # else a few freed objects that Python keeps for reuse hold the pages of all others
 
     def __enter__(self) -> SharedCOCO:
         return self
