@@ -31,9 +31,18 @@ def content(coco: Any) -> Any:
     return [coco.dataset, coco.anns, coco.imgs, coco.cats, coco.imgToAnns, coco.catToImgs, coco.getAnnIds()]
 
 
+def spelled(value: Any) -> str:
+    """``repr``, with types, whatever the order of keys."""
+    if isinstance(value, dict):
+        return f'{{{sorted(spelled(k) + spelled(v) for k, v in value.items())}}}'
+    if isinstance(value, (list, tuple)):
+        return f'{type(value).__name__}[{", ".join(map(spelled, value))}]'
+    return f'{type(value).__name__} {value!r}'
+
+
 def assert_same_results(cocos: Tuple[COCO, SharedCOCO], results: Any) -> None:
     given = [copy.deepcopy(results) for _ in cocos]
-    expected, got = (outcome(lambda c, r: str(content(c.loadRes(r))), c, r) for c, r in zip(cocos, given))
+    expected, got = (outcome(lambda c, r: spelled(content(c.loadRes(r))), c, r) for c, r in zip(cocos, given))
     assert got == expected
     if not isinstance(results, np.ndarray):
         assert str(given[0]) == str(given[1])  # records are completed in place
