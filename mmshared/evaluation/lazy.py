@@ -52,7 +52,7 @@ class _Lazy:
 
     The base class of C that comes second holds the entries; it finds them without a call of Python, and calls
     ``__missing__`` for others. Code in C that reads a ``dict``'s storage past its methods meets a key there that it
-    does not know (``orjson`` says so), and does not take it for empty (as ``json`` would).
+    does not know (``msgspec`` says so), and does not take it for empty (as ``json`` would).
     """
 
     _source: Source | None = None
@@ -180,6 +180,12 @@ class _Lazy:
         self.update(other)
         return self
 
+    def __or__(self, other: Any) -> dict:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> dict:
+        return other | self.copy()
+
     # --- travelling
     def __reduce_ex__(self, protocol: int) -> tuple:
         return type(self), (), (self.__dict__, list(dict.items(self)))
@@ -196,6 +202,12 @@ class _Values(ValuesView):
 
 
 class _Items(ItemsView):
+    def __contains__(self, item: Any) -> bool:
+        if not isinstance(item, tuple) or len(item) != 2 or item[0] not in self._mapping:
+            return False
+        value = self._mapping[item[0]]
+        return value is item[1] or value == item[1]
+
     def __iter__(self) -> Iterator[Any]:
         return self._mapping._entries()
 
@@ -211,7 +223,7 @@ def _filled(name: str) -> Any:
     return method
 
 
-_WHOLE = ('__delitem__', '__eq__', '__ne__', '__or__', '__repr__', '__reversed__', '__ror__', 'clear', 'pop', 'popitem')
+_WHOLE = ('__delitem__', '__eq__', '__ne__', '__repr__', '__reversed__', 'clear', 'pop', 'popitem')
 for _name in _WHOLE:
     setattr(_Lazy, _name, _filled(_name))
 _Lazy.__hash__ = None
