@@ -3,7 +3,7 @@
 from .arrays import ArrayView
 from .cache import CacheError, Fingerprint, StoreCache
 from .errors import AnnotationFileError, StoreError
-from .opening import find_store, has_store_magic, open_store, shared_rows
+from .opening import find_store, has_store_magic, open_store, shared_columns, shared_rows
 from .store import AnnotationStore
 from .view import DetectionView
 
@@ -19,5 +19,6 @@ __all__ = [
     'find_store',
     'has_store_magic',
     'open_store',
+    'shared_columns',
     'shared_rows',
 ]

@@ -128,11 +128,11 @@ def decode_coordinates(
     code: np.ndarray, base: np.ndarray, lengths: np.ndarray, parts: Tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> np.ndarray:
     """The float64 coordinates of some records: the inverse of :meth:`CoordinateEncoder.encode`."""
-    width = np.repeat(code >> 3, lengths)
+    width = (code >> 3).repeat(lengths)
     values = np.empty(width.size)
     two = code >> 3 == U16
-    values[width == U16] = np.repeat(base[two].astype(np.int64), lengths[two]) + parts[U16]  # a column may be narrow
+    values[width == U16] = base[two].astype(np.int64).repeat(lengths[two]) + parts[U16]  # a column may be narrow
     values[width == I32] = parts[I32]
-    values /= np.repeat(SCALES[code & 7], lengths)
+    values /= SCALES[code & 7].repeat(lengths)
     values[width == F64] = parts[F64]
     return values

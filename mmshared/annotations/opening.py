@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import BinaryIO, Callable, Optional, Union
+from typing import BinaryIO, Callable, Dict, Optional, Union
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from .parsing.builder import build_store
 from .store import AnnotationStore
 
 Source = Union[str, os.PathLike, Fingerprint]
-_ROWS = 'rows'
+_ROWS, _DERIVED = 'rows', 'derived'
 
 
 def open_store(
@@ -124,12 +124,24 @@ def _source(path: Path, flags: int) -> Optional[str]:
 def shared_rows(
     store: AnnotationStore, key: str, compute: Callable[[], Optional[np.ndarray]], cache_dir: Optional[str] = None
 ) -> Optional[np.ndarray]:
-    """An array of row numbers that follows from ``store`` and ``key``: computed once, mapped by every process.
+    """As :func:`shared_columns`, for one array of row numbers (shape (M,)), or None, which is kept as well."""
+
+    def columns() -> Dict[str, np.ndarray]:
+        rows = compute()
+        return {} if rows is None else {_ROWS: rows.astype('<i4')}
+
+    return shared_columns(store, key, columns, cache_dir).get(_ROWS)
+
+
+def shared_columns(
+    store: AnnotationStore, key: str, compute: Callable[[], Dict[str, np.ndarray]], cache_dir: Optional[str] = None
+) -> Dict[str, np.ndarray]:
+    """Arrays that follow from ``store`` and ``key``: computed once, mapped by every process.
 
     Args:
         store: the store.
-        key: whatever else the array depends on.
-        compute: gives the array (int64, shape (M,)), or None, which is kept as well.
+        key: whatever else the arrays depend on.
+        compute: gives them by name, in dtypes that a :class:`~.container.Container` takes.
         cache_dir: as for :func:`open_store`.
     """
     computed = []
@@ -137,12 +149,13 @@ def shared_rows(
     def build(out: BinaryIO) -> None:
         computed.append(compute())
         writer = ContainerWriter(out)
-        writer.add(_ROWS, np.zeros(0, np.int64) if computed[0] is None else computed[0].astype('<i4'))
-        writer.close({'all': computed[0] is None})
+        for name, array in computed[0].items():
+            writer.add(name, array)
+        writer.close({_DERIVED: key})
 
     def check(path: Path) -> bool:
         try:
-            return _ROWS in Container(path).columns
+            return Container(path).attributes.get(_DERIVED) == key
         except (StoreError, OSError):
             return False
 
@@ -150,7 +163,6 @@ def shared_rows(
     if path is None:
         return computed[0] if computed else compute()
     try:
-        container = Container(path)
+        return Container(path).columns
     except (StoreError, OSError):  # removed just now
         return compute()
-    return None if container.attributes['all'] else container.columns[_ROWS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, Union
+from typing import Any, Dict, Iterator, List, Tuple, Union
 
 import numpy as np
 
@@ -17,30 +17,17 @@ from .layout import (
     FLAG_FORMS,
     INDEX,
     MISSING,
-    NULL,
     POLYGONS,
     RUN_LENGTH,
     image_record,
 )
+from .ragged import BLOCK, Offsets, Texts, gather
 
+#: Records in the order of the file that are made together.
+_MANY = 1 << 18
+#: Bits of ``annotation.coded``: the id, or the image's id, is a number in a table of texts.
+CODED_ID, CODED_IMAGE = 1, 2
 _ID, _HEIGHT, _WIDTH, _TRAITS = (INDEX.index(name) for name in ('id', 'height', 'width', 'traits'))
-
-
-class Texts:
-    """A ragged uint8 column: the bytes of record ``i``."""
-
-    def __init__(self, data: np.ndarray, lengths: np.ndarray) -> None:
-        self._data, self._lengths = memoryview(data), lengths
-        self._ends = np.cumsum(lengths, dtype=np.int64)
-        if self._ends.size and self._ends[-1] != data.size:
-            raise StoreError('a store is inconsistent: texts and their lengths differ. Delete it')
-
-    def __len__(self) -> int:
-        return self._lengths.size
-
-    def __getitem__(self, i: int) -> bytes:
-        end = int(self._ends[i])
-        return bytes(self._data[end - int(self._lengths[i]) : end])
 
 
 def id_values(container: Container, name: str) -> List[Any]:
@@ -50,7 +37,7 @@ def id_values(container: Container, name: str) -> List[Any]:
     return [json.loads(texts[i]) for i in range(len(texts))]
 
 
-def decimals(container: Container, field: str, rows: Union[int, slice] = slice(None)) -> np.ndarray:
+def decimals(container: Container, field: str, rows: Union[slice, np.ndarray] = slice(None)) -> np.ndarray:
     """``bbox`` (N, 4) or ``area`` (N,) of these annotations in pixels, float64; 0 for a record that is kept as text."""
     scale = container.attributes['scales'][field]
     values = container.columns[f'annotation.{field}'][rows].astype(np.float64)
@@ -58,7 +45,7 @@ def decimals(container: Container, field: str, rows: Union[int, slice] = slice(N
 
 
 class Records:
-    """Record by record access to a store; takes 8 bytes a record and ragged column of memory, so open it late.
+    """Record by record access to a store. Opening it reads the lengths of all records; it keeps a few bytes an image.
 
     Args:
         container: the store's file.
@@ -72,74 +59,100 @@ class Records:
             for name in ('bits', 'rle', 'extra', 'raw')
         }
         index = column['index']
-        self._starts = index[:, 0]
+        self._starts = np.ascontiguousarray(index[:, 0])
         self._image_texts = {
             'name': Texts(column['text.image_name'], np.diff(index[:, INDEX.index('name')])),
             'raw': Texts(column['text.image_raw'], np.diff(index[:, INDEX.index('image_raw')])),
             'extra': Texts(column['text.image_extra'], column['image.extra']),
         }
-        self._ids = {name: id_values(container, name) for name in ('image', 'annotation', 'category')}
-        self._polygon_ends = np.cumsum(column['annotation.polygons'], dtype=np.int64)
-        width = column['annotation.code'] >> 3
-        sizes = [column['annotation.coords'] * (width == w) for w in range(3)]
-        self._coordinate_ends = [np.cumsum(size, dtype=np.int64) for size in sizes]
-        for name, ends in zip(('u16', 'i32', 'f64'), self._coordinate_ends):
-            if ends.size and ends[-1] != column[f'text.{name}'].size:
+        self._superseded = Texts(column['text.superseded'], column['length.superseded'])
+        self._ids = {name: id_values(container, name) for name in ('image', 'category')}
+        self._annotation_ids = Texts(column['text.annotation_ids'], column['length.annotation_ids'])
+        counts, sizes, codes = (column[f'annotation.{name}'] for name in ('polygons', 'coords', 'code'))
+        self._polygons = Offsets(counts.size, counts.__getitem__)
+        self._coordinates = []
+        for width, name in enumerate(('u16', 'i32', 'f64')):
+            offsets = Offsets(sizes.size, lambda rows, width=width: sizes[rows] * (codes[rows] >> 3 == width))
+            if sizes.size and offsets.total != column[f'text.{name}'].size:
                 raise StoreError(f'{container.path}: coordinates and their lengths differ. Delete it')
+            self._coordinates.append((column[f'text.{name}'], offsets))
 
     def annotation(self, i: int) -> Dict[str, Any]:
         """The annotation record at stored position ``i``, which is grouped by image."""
-        column = self._columns
-        raw = self._texts['raw'][i]
-        if raw:
-            return json.loads(raw)
-        types, flags = int(column['annotation.types'][i]), int(column['annotation.flags'][i])
-        coded = int(column['annotation.coded'][i])
-        key = int(column['annotation.id'][i])
-        record = {
-            'id': self._ids['annotation'][key] if coded & 1 else key,
-            'image_id': self._image_id(i, coded),
-            'category_id': self._ids['category'][int(column['annotation.category'][i])],
-        }
-        box = decimals(self._container, 'bbox', i).tolist()
-        record['bbox'] = [int(v) if types >> k & 1 else v for k, v in enumerate(box)]
-        area = float(decimals(self._container, 'area', i))
-        record['area'] = int(area) if types & AREA_INT else area
-        for field, form in (('iscrowd', flags & 7), ('ignore', flags >> 3 & 7)):
-            if form:
-                record[field] = FLAG_FORMS[form]
-        kind = int(column['annotation.kind'][i])
-        if kind != MISSING:
-            record['segmentation'] = {
-                POLYGONS: self.polygons,
-                NULL: lambda _: None,
-                RUN_LENGTH: lambda i: json.loads(self._texts['rle'][i]),
-            }[kind](i)
-        extra = self._texts['extra'][i]
-        if extra:
-            record.update(json.loads(extra))
-        return record
+        return self.at(np.array([i]))[0]
 
-    def polygons(self, i: int) -> List[List[Any]]:
-        """The polygons of the annotation at stored position ``i``: lists of x, y, x, y, ... in pixels."""
-        column = self._columns
-        count, end = int(column['annotation.polygons'][i]), int(self._polygon_ends[i])
-        lengths = column['text.polygons'][end - count : end].tolist()
-        one = slice(i, i + 1)
-        code, size = column['annotation.code'][one], column['annotation.coords'][one]
-        parts = []
-        for name, ends in zip(('u16', 'i32', 'f64'), self._coordinate_ends):
-            stop = int(ends[i])
-            parts.append(column[f'text.{name}'][(int(ends[i - 1]) if i else 0) : stop])
-        values = decode_coordinates(code, column['annotation.base'][one], size, tuple(parts)).tolist()
-        types = int(column['annotation.types'][i])
-        if types & (COORDS_INT | COORDS_MIXED):
-            values = as_written(values, types, self._texts['bits'][i])
-        polygons, start = [], 0
-        for length in lengths:
-            polygons.append(values[start : start + length])
-            start += length
-        return polygons
+    def at(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """The annotation records at stored positions ``rows`` (int64, shape (N,)). It is fastest on neighbours."""
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows, kind='stable')
+            records = np.empty(rows.size, object)
+            records[order] = self.at(rows[order])
+            return records.tolist()
+        blocks = np.split(rows, np.flatnonzero(np.diff(rows // BLOCK)) + 1)
+        return [record for block in blocks if block.size for record in self._decode(block)]
+
+    def _decode(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """The records at ``rows``, which ascend and lie in one block."""
+        column = {
+            name: self._columns[f'annotation.{name}'][rows] for name in ('id', 'category', 'coded', 'flags', 'kind')
+        }
+        types = self._columns['annotation.types'][rows].tolist()
+        texts = {name: texts.at(rows) for name, texts in self._texts.items()}
+        polygons, records = self._outlines(rows, types, texts['bits']), []
+        for i, (key, image_id, coded, category, box, area, flags, kind) in enumerate(
+            zip(
+                column['id'].tolist(),
+                self._image_ids(rows, column['coded']),
+                column['coded'].tolist(),
+                column['category'].tolist(),
+                decimals(self._container, 'bbox', rows).tolist(),
+                decimals(self._container, 'area', rows).tolist(),
+                column['flags'].tolist(),
+                column['kind'].tolist(),
+            )
+        ):
+            if texts['raw'][i]:
+                records.append(json.loads(texts['raw'][i]))
+                continue
+            record = {
+                'id': json.loads(self._annotation_ids[key]) if coded & CODED_ID else key,
+                'image_id': image_id,
+                'category_id': self._ids['category'][category],
+                'bbox': [int(v) if types[i] >> k & 1 else v for k, v in enumerate(box)] if types[i] & 15 else box,
+                'area': int(area) if types[i] & AREA_INT else area,
+            }
+            if flags & 7:
+                record['iscrowd'] = FLAG_FORMS[flags & 7]
+            if flags >> 3 & 7:
+                record['ignore'] = FLAG_FORMS[flags >> 3 & 7]
+            if kind != MISSING:
+                record['segmentation'] = (
+                    polygons[i] if kind == POLYGONS else json.loads(texts['rle'][i]) if kind == RUN_LENGTH else None
+                )
+            if texts['extra'][i]:
+                record.update(json.loads(texts['extra'][i]))
+            records.append(record)
+        return records
+
+    def _outlines(self, rows: np.ndarray, types: List[int], bits: List[bytes]) -> List[List[List[Any]]]:
+        """The polygons at ``rows``: lists of x, y, x, y, ... in pixels; none for other kinds of segmentation."""
+        code, base, sizes = (self._columns[f'annotation.{name}'][rows] for name in ('code', 'base', 'coords'))
+        starts, stops = self._polygons.of(rows)
+        lengths = gather(self._columns['text.polygons'], starts, stops).tolist()
+        parts = tuple(gather(numbers, *offsets.of(rows)) for numbers, offsets in self._coordinates)
+        values, first, start = decode_coordinates(code, base, sizes, parts).tolist(), 0, 0
+        outlines = []
+        for i, (count, size) in enumerate(zip((stops - starts).tolist(), sizes.tolist())):
+            mine = values[start : start + size]
+            if types[i] & (COORDS_INT | COORDS_MIXED):
+                mine = as_written(mine, types[i], bits[i])
+            polygons, begin = [], 0
+            for length in lengths[first : first + count]:
+                polygons.append(mine[begin : begin + length])
+                begin += length
+            outlines.append(polygons)
+            first, start = first + count, start + size
+        return outlines
 
     def image(self, group: int) -> Dict[str, Any]:
         """The image record of the ``group``-th distinct id: the last one with that id."""
@@ -162,25 +175,48 @@ class Records:
 
     def images(self) -> Iterator[Dict[str, Any]]:
         """All image records, in the order of the file."""
-        column = self._columns
-        texts = Texts(column['text.superseded'], column['length.superseded'])
-        where = [(int(p), True, i) for i, p in enumerate(column['superseded.position'])]
-        where += [(int(p), False, i) for i, p in enumerate(column['image.position'])]
-        for _, superseded, i in sorted(where):
-            yield json.loads(texts[i]) if superseded else self.image(i)
+        for superseded, i in self.image_places():
+            yield self.superseded(i) if superseded else self.image(i)
+
+    def image_places(self) -> List[Tuple[bool, int]]:
+        """For each image record, in the order of the file, whether it is a superseded one, and its number as such."""
+        places = [
+            (position, superseded, i)
+            for superseded, name in ((True, 'superseded.position'), (False, 'image.position'))
+            for i, position in enumerate(self._columns[name].tolist())
+        ]
+        return [place[1:] for place in sorted(places)]
+
+    def superseded(self, i: int) -> Dict[str, Any]:
+        """The ``i``-th image record whose id comes again later in the file."""
+        return json.loads(self._superseded[i])
 
     def annotations(self) -> Iterator[Dict[str, Any]]:
         """All annotation records, in the order of the file."""
-        for i in np.argsort(self._columns['annotation.position'], kind='stable'):
-            yield self.annotation(int(i))
+        order = np.argsort(self._columns['annotation.position'], kind='stable')
+        for start in range(0, order.size, _MANY):
+            yield from self.at(order[start : start + _MANY])
 
-    def _image_id(self, i: int, coded: int) -> Any:
-        known = int(self._starts[-1])
-        if i >= known:
-            key = int(self._columns['orphan.image'][i - known])
-        else:
-            key = int(self._columns['index'][int(np.searchsorted(self._starts, i, 'right')) - 1][_ID])
-        return self._ids['image'][key] if coded & 2 else key
+    def _image_ids(self, rows: np.ndarray, coded: np.ndarray) -> List[Any]:
+        ids = image_keys(self._columns, self._starts, rows).tolist()
+        for i in np.flatnonzero(coded & CODED_IMAGE).tolist():
+            ids[i] = self._ids['image'][ids[i]]
+        return ids
+
+
+def image_keys(columns: Dict[str, np.ndarray], starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The keys of the images of the annotations at ``rows``.
+
+    Args:
+        columns: of the store.
+        starts: int, shape (I + 1,), contiguous: where each image's annotations begin.
+        rows: int64, shape (N,).
+    """
+    orphans = rows - int(starts[-1])
+    keys, known = np.empty(rows.size, np.int64), orphans < 0
+    keys[known] = columns['index'][np.searchsorted(starts, rows[known], 'right') - 1, _ID]
+    keys[~known] = columns['orphan.image'][orphans[~known]]
+    return keys
 
 
 def as_written(values: List[float], types: int, bits: Any) -> List[Any]:

@@ -1,7 +1,27 @@
-"""Metrics that share ground truth between processes, and hold it only while they evaluate."""
+"""Evaluation without a second copy of the annotations: ``COCO``, and the metrics that need ground truth."""
 
+from .coco import SharedCOCO
 from .coco_metric import SharedCocoMetric
 from .coco_panoptic_metric import SharedCocoPanopticMetric
+from .coco_style_metrics import (
+    SharedCocoOccludedSeparatedMetric,
+    SharedCocoVideoMetric,
+    SharedDODCocoMetric,
+    SharedgRefCOCOMetric,
+    SharedOVCocoMetric,
+    SharedRefExpMetric,
+)
 from .lvis_metric import SharedLVISMetric
 
-__all__ = ['SharedCocoMetric', 'SharedCocoPanopticMetric', 'SharedLVISMetric']
+__all__ = [
+    'SharedCOCO',
+    'SharedCocoMetric',
+    'SharedCocoOccludedSeparatedMetric',
+    'SharedCocoPanopticMetric',
+    'SharedCocoVideoMetric',
+    'SharedDODCocoMetric',
+    'SharedLVISMetric',
+    'SharedOVCocoMetric',
+    'SharedRefExpMetric',
+    'SharedgRefCOCOMetric',
+]

@@ -80,9 +80,9 @@ class GroundTruth:
         """The annotation in ``row`` as it was written."""
         raise NotImplementedError
 
-    def segmentation(self, row: int) -> Any:
-        """Its ``segmentation``: polygons or RLE. Raises ``KeyError`` if there is none."""
-        return self.record(row)['segmentation']
+    def records(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """The annotations in ``rows`` (int64, shape (M,))."""
+        return [self.record(row) for row in rows.tolist()]
 
     def size(self, image: int) -> Tuple[Any, Any]:
         """Height and width of an image. Raises ``KeyError`` if they are not known."""
@@ -185,6 +185,10 @@ class StoredTruth(GroundTruth):
     def record(self, row: int) -> Dict[str, Any]:
         """See the parent."""
         return self._reader().annotation(row)
+
+    def records(self, rows: np.ndarray) -> List[Dict[str, Any]]:
+        """See the parent."""
+        return self._reader().at(rows)
 
     def size(self, image: int) -> Tuple[Any, Any]:
         """See the parent."""

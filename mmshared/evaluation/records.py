@@ -99,7 +99,7 @@ class RecordSource:
         if self._masks:
             return [
                 {'id': i, 'image_id': u, 'category_id': 1, 'segmentation': m, 'area': a, 'iscrowd': c, 'bbox': _NO_BOX}
-                for i, u, m, a, c in zip(ids, units, map(self._rle, rows.tolist()), areas, flags)
+                for i, u, m, a, c in zip(ids, units, map(self._rle, rows.tolist(), self.truth.records(rows)), areas, flags)
             ]
         return [
             {'id': i, 'image_id': u, 'category_id': 1, 'bbox': b, 'area': a, 'iscrowd': c}
@@ -126,13 +126,13 @@ class RecordSource:
             for i, u, b, a, s in zip(ids, units, boxes.tolist(), areas, scores)
         ]
 
-    def _rle(self, row: int) -> Dict[str, Any]:
+    def _rle(self, row: int, record: Dict[str, Any]) -> Dict[str, Any]:
         """The object's mask as compressed RLE, made as pycocotools' ``annToRLE`` makes it."""
         from pycocotools import mask as mask_utils
 
         truth = self.truth
         try:
-            segmentation = truth.segmentation(row)
+            segmentation = record['segmentation']
             height, width = truth.size(int(truth.objects.image[row]))
             if isinstance(segmentation, list):
                 return mask_utils.merge(mask_utils.frPyObjects(segmentation, height, width))
