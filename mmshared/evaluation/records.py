@@ -97,9 +97,10 @@ class RecordSource:
         flags = (crowd.astype(np.int64) if (crowd == crowd.astype(np.int64)).all() else crowd).tolist()
         areas, units = objects.area[rows].tolist(), pairs.object_unit.tolist()
         if self._masks:
+            masks = map(self._rle, rows.tolist(), self.truth.records(rows))
             return [
                 {'id': i, 'image_id': u, 'category_id': 1, 'segmentation': m, 'area': a, 'iscrowd': c, 'bbox': _NO_BOX}
-                for i, u, m, a, c in zip(ids, units, map(self._rle, rows.tolist(), self.truth.records(rows)), areas, flags)
+                for i, u, m, a, c in zip(ids, units, masks, areas, flags)
             ]
         return [
             {'id': i, 'image_id': u, 'category_id': 1, 'bbox': b, 'area': a, 'iscrowd': c}
