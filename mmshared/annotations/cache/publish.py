@@ -23,9 +23,12 @@ from . import holds, locks
 DRAFT_SUFFIX = '.draft'
 LOCK_SUFFIX = '.lock'
 NOTE_SUFFIX = '.note'
+DATA_SUFFIX = '.mmdata'
+JOB_DATA_SUFFIX = f'.job{DATA_SUFFIX}'
 _DRAFT = re.compile(r'\.[0-9a-z_]{8,16}\.draft')
 _OURS = re.compile(
-    rf'{_DRAFT.pattern}|(.*-)?[0-9a-f]{{16}}\.note(\.lock)?|.+\.mmstore\.lock|.+\.[0-9a-f]{{16}}\.derived\.lock',
+    rf'{_DRAFT.pattern}|(.*-)?[0-9a-f]{{16}}\.note(\.lock)?|.+\.mmstore\.lock|.+\.[0-9a-f]{{16}}\.derived\.lock'
+    r'|[0-9a-f]{16}\.job\.mmdata|.+-[0-9a-f]{32}\.mmdata\.lock',
     re.DOTALL,
 )
 _ABANDONED_SECONDS = 24 * 3600.0  # for drafts where no lock can tell
@@ -157,9 +160,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove drafts, lock files and notes in ``folder`` that are nobody's any more; what cannot be removed stays.
+    """Remove drafts, lock files, notes and data of jobs in ``folder`` that are nobody's any more.
 
-    Only names that are made here: the folder may be one that its user keeps other things in.
+    What cannot be removed stays. Only names that are made here go: the user may keep other things in the folder.
     """
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):

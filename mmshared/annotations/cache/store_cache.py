@@ -148,7 +148,7 @@ class StoreCache:
                 raise explain(error, folder, label) from error
             path = folder / name
             if not isinstance(lock, locks.NoLock):
-                _publish(path, label, None, lambda out: out.write(text.encode()), lambda size: notes.keep(path, text))
+                publish(path, label, None, lambda out: out.write(text.encode()), lambda size: notes.keep(path, text))
             return result
 
         found = find()
@@ -180,7 +180,7 @@ class StoreCache:
         find = functools.partial(self._find, name, check, home)
 
         def make(folder: Path, name: str, lock: locks.BuildLock) -> Path:
-            return _publish(folder / name, key, None, build, lambda size: None)
+            return publish(folder / name, key, None, build, lambda size: None)
 
         try:
             return find() or self._anywhere(name, name, find, make, home)
@@ -332,12 +332,12 @@ class StoreCache:
             progress.finish(size, path)
 
         try:
-            return _publish(path, mark.source, mark.size, write, finish)
+            return publish(path, mark.source, mark.size, write, finish)
         finally:
             progress.close()
 
 
-def _publish(
+def publish(
     path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any], finish: Callable[[int], Any]
 ) -> Path:
     """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
