@@ -1,6 +1,6 @@
 """Where stores live: built once per node, published whole, removed only when nobody uses them."""
 
-from .data_cache import DataCache, distrust, remove_data_of_job
+from .data_cache import DataCache, distrust, leave
 from .errors import SPACE_ERRNOS, BuildFailedError, CacheAccessError, CacheError, CacheSpaceError, SourceChangedError
 from .holds import Hold, hold
 from .source import Fingerprint
@@ -20,6 +20,6 @@ __all__ = [
     'StoreCache',
     'distrust',
     'hold',
-    'remove_data_of_job',
+    'leave',
     'tempfiles_in',
 ]

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Callable, List, Optional, Tuple, TypeVar
 
 from . import inventory, locks
 from .errors import SPACE_ERRNOS, CacheError
+from .holds import Hold
 from .location import Folder
 from .progress import Progress
 from .publish import DATA_SUFFIX, JOB_DATA_SUFFIX, sweep
@@ -115,8 +116,15 @@ def distrust(path: Path, descriptor: int) -> Optional[str]:
     return None
 
 
-def remove_data_of_job(path: Path) -> None:
-    """Remove the file at ``path`` if it is the data of a job, and nobody's any more."""
+def leave(path: Path, held: Hold) -> None:
+    """Stop using the file at ``path``; if it is the data of a job, and nobody's any more, remove it.
+
+    Its mappings, here and in forked children, stay as they are. (Each keeps the open file, and the lock with it.)
+    """
+    if locks.SUPPORTED:
+        with contextlib.suppress(OSError, ValueError):
+            locks.unlock(held.fileno())
+    held.close()
     if path.name.endswith(JOB_DATA_SUFFIX):
         inventory.remove(path)
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Callable, Iterable, Mapping, Tuple
 import numpy as np
 
 from mmshared.annotations import StoreError
-from mmshared.annotations.cache import CacheAccessError, Hold, distrust, hold, remove_data_of_job
+from mmshared.annotations.cache import CacheAccessError, Hold, distrust, hold, leave
 from mmshared.annotations.container import Container, ContainerWriter
 
 _PICKLE = 'pickle'
@@ -57,7 +57,7 @@ class DataFile:
         self.token = container.attributes['token']
         self._container = container
         # The last process to leave removes the data of a job; one that is killed leaves that to the next job.
-        weakref.finalize(self, _leave, path, held)
+        weakref.finalize(self, _leave, path, held, os.getpid())
 
     @classmethod
     def open(cls, path: Path) -> DataFile:
@@ -134,6 +134,6 @@ def _again(path: str, token: str) -> DataFile:
     return file
 
 
-def _leave(path: Path, held: Hold) -> None:
-    held.close()
-    remove_data_of_job(path)
+def _leave(path: Path, held: Hold, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has the lock in common with its parent
+        leave(path, held)
