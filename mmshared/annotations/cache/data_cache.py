@@ -75,7 +75,7 @@ class DataCache(StoreCache):
 
         def make(place: Path) -> Tuple[str, T]:
             path = place.parent / f'{secrets.token_hex(8)}{JOB_DATA_SUFFIX}'
-            return os.fspath(path), _publish(path, label, write, open_file)
+            return os.fspath(path), _publish(path, label, write, open_file, durable=False)
 
         return self.once_per_job(key, label, make, lambda path: _opened(Path(path), open_file))
 
@@ -129,9 +129,11 @@ def leave(path: Path, held: Hold) -> None:
         inventory.remove(path)
 
 
-def _publish(path: Path, label: str, write: Callable[[BinaryIO], Any], open_file: Callable[[Path], T]) -> T:
+def _publish(
+    path: Path, label: str, write: Callable[[BinaryIO], Any], open_file: Callable[[Path], T], durable: bool = True
+) -> T:
     opened: List[T] = []
-    publish(path, label, None, write, lambda size: opened.append(open_file(path)))
+    publish(path, label, None, write, lambda size: opened.append(open_file(path)), durable)
     return opened[0]
 
 

@@ -56,8 +56,10 @@ class Draft:
             fd = self._open_named()
         self.file: BinaryIO = os.fdopen(fd, 'w+b', buffering=_BUFFER)
 
-    def publish(self, target: Path) -> int:
+    def publish(self, target: Path, durable: bool = True) -> int:
         """Sync the file to the disk and give it the name ``target``. A file of that name is replaced, not overwritten.
+
+        With ``durable=False`` it is not synced: for what nobody wants any more after the machine went down.
 
         Until :meth:`close` it counts as in use, so that nobody who cleans up can take it away at once.
 
@@ -69,7 +71,8 @@ class Draft:
         """
         self.file.flush()
         size = os.fstat(self.file.fileno()).st_size
-        os.fsync(self.file.fileno())
+        if durable:
+            os.fsync(self.file.fileno())
         if self._name is None and locks.problem(self.folder) is None:
             locks.try_lock(self.file.fileno(), shared=True)
         if self._name is None and not self._link(target):
@@ -81,7 +84,8 @@ class Draft:
             self._name = None
             if locks.problem(self.folder) is None:
                 locks.try_lock(self.file.fileno(), shared=True)  # was exclusive, to tell it from an abandoned one
-        sync_folder(self.folder)
+        if durable:
+            sync_folder(self.folder)
         return size
 
     def close(self) -> None:

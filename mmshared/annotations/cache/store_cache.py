@@ -32,6 +32,8 @@ ProgressCall = Callable[[int, int], None]
 ScratchCall = Callable[[], BinaryIO]
 Build = Callable[[str, BinaryIO, ProgressCall, ScratchCall], Any]
 Check = Callable[[Path], bool]
+Write = Callable[[BinaryIO], Any]
+Finish = Callable[[int], Any]
 SourceArg = Union[str, os.PathLike, Fingerprint]
 T = TypeVar('T')
 
@@ -148,7 +150,8 @@ class StoreCache:
                 raise explain(error, folder, label) from error
             path = folder / name
             if not isinstance(lock, locks.NoLock):
-                publish(path, label, None, lambda out: out.write(text.encode()), lambda size: notes.keep(path, text))
+                keep = functools.partial(notes.keep, path, text)
+                publish(path, label, None, lambda out: out.write(text.encode()), lambda size: keep(), durable=False)
             return result
 
         found = find()
@@ -337,9 +340,7 @@ class StoreCache:
             progress.close()
 
 
-def publish(
-    path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any], finish: Callable[[int], Any]
-) -> Path:
+def publish(path: Path, source: str, need: Optional[int], write: Write, finish: Finish, durable: bool = True) -> Path:
     """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
 
     ``finish(size)`` is called while nobody can remove the published file.
@@ -357,7 +358,7 @@ def publish(
                 raise
             raise explain(error, folder, source, need) from error
         try:
-            size = draft.publish(path)
+            size = draft.publish(path, durable)
         except OSError as error:
             raise explain(error, folder, source, need) from error
         finish(size)
