@@ -17,7 +17,7 @@ from .shared_pairs import build, import_other
 from .shared_ranks import digest
 
 ROOT = Path(__file__).resolve().parents[2]
-RANKS, SAMPLES = 4, 300
+RANKS, SAMPLES = 4, 200
 KINDS = ('xml', 'open images', 'list')
 
 
@@ -26,7 +26,7 @@ def configs(tmp_path_factory):
     """Three datasets; that of the other package has 30 MB of samples."""
     folder = tmp_path_factory.mktemp('job')
     listed = list_files(folder / 'out')
-    text = 'x' * 100_000
+    text = 'x' * 150_000
     records = [{'name': f'{i}', 'kind': 'xyz'[i % 3], 'value': i, 'text': text} for i in range(SAMPLES)]
     write(Path(listed['ann_file']), records)
     return {
@@ -43,12 +43,8 @@ def job(configs):
     (folder / 'configs.json').write_text(json.dumps(configs))
     command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={RANKS}']
     command += [str(Path(__file__).with_name('shared_ranks.py')), str(folder / 'configs.json'), str(folder / 'out')]
-    environment = {
-        **os.environ,
-        'PYTHONPATH': str(ROOT),
-        'OMP_NUM_THREADS': '1',
-        'MMSHARED_CACHE': str(folder / 'cache'),
-    }
+    own = {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'MMSHARED_CACHE': str(folder / 'cache')}
+    environment = {**os.environ, **own}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-6000:]
     return folder, [json.loads((folder / 'out' / f'{rank}.json').read_text()) for rank in range(RANKS)]
@@ -62,11 +58,9 @@ def test_all_ranks_and_workers_have_the_same_samples(kind, job, configs, monkeyp
     assert all((r['digests'], r['attributes']) == (results[0]['digests'], results[0]['attributes']) for r in results)
     init_default_scope('mmdet')
     import_other(folder / 'out', monkeypatch)
-    expected = [digest({**sample, 'sample_idx': 0}) for sample in build(configs[kind])]
-    if kind != 'list':
-        expected = [digest(sample) for sample in build(configs[kind])]
-        assert results[0]['digests'] == expected
-    assert len(set(results[0]['digests'])) == len(expected)
+    expected = [digest({**sample, 'sample_idx': 0} if kind == 'list' else sample) for sample in build(configs[kind])]
+    order = sorted if kind == 'list' else list
+    assert order(expected) == order(results[0]['digests'])
 
 
 def test_one_process_loads(job):
@@ -83,7 +77,7 @@ def test_all_map_one_file_and_own_nothing_of_it(kind, job):
     assert len({look['pid'] for look in looks}) == RANKS * (1 + 4)
     assert len({inode for look in looks for inode in look['inodes']}) == 1
     assert all(len(look['inodes']) == 1 for look in looks)
-    assert all(look['mapped Private_Dirty'] == look['mapped Anonymous'] == 0 for look in looks)
+    assert all(look['mapped Anonymous'] == 0 < look['mapped Rss'] for look in looks)
 
 
 def test_private_memory_does_not_grow_with_the_data(job):

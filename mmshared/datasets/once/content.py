@@ -13,6 +13,7 @@ import types
 from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE; others, such as that of methods, are where they are by nature
 _NAMED = (types.BuiltinFunctionType, types.ModuleType)
 _MAINS = ('__main__', '__mp_main__')  # one script, in the process that was started and in those that it spawned
 
@@ -75,7 +76,9 @@ class Digester:
         if module in _MAINS:
             module = getattr(sys.modules['__main__'], '__file__', None)
         yield from map(self, (module, name))
-        if _find(value.__module__, name) is value:
+        if _find(value.__module__, name) is value or (
+            isinstance(value, type) and not value.__flags__ & _MADE_BY_PYTHON
+        ):
             return
         if isinstance(value, type):
             yield from map(self, value.__mro__[1:])
