@@ -184,6 +184,22 @@ def test_what_cannot_be_pickled_stays_with_each_process(config, job, cache, monk
     assert left(cache, '.mmdata', '.lock', '.draft') == []
 
 
+def test_what_cannot_be_compared_stays_with_each_process(config, cache, messages):
+    import other_package
+
+    class Deep(other_package.ListDataset):
+        def __init__(self, **kwargs):
+            self.deep = []
+            for _ in range(5000):
+                self.deep = [self.deep]
+            super().__init__(**kwargs)
+
+    dataset = build(sharing({**config, 'type': Deep}))
+    assert len(dataset) == 30 and len(loaders(config)) == 1
+    text = messages()
+    assert all(word in text for word in ('Deep', 'list', 'RecursionError', 'own memory'))
+
+
 def test_items_that_cannot_be_pickled(config, cache, messages):
     """Only without serialization: mmengine's own would refuse them."""
     import other_package

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Sized
+from typing import Any, Dict, List, Optional
 
 import numpy as np
+
+from mmshared.annotations.cache import CacheAccessError
 
 from .content import Digester
 
@@ -17,8 +19,15 @@ _BEFORE_LOADING = 'pipeline'
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset, type)
 
 
+class NotSharableError(CacheAccessError):
+    """What was loaded cannot be given to other processes. Names the attribute."""
+
+
 class Attributes:
-    """The attributes of ``dataset`` as they are now, to be compared with what they are after loading."""
+    """The attributes of ``dataset`` as they are now, to be compared with what they are after loading.
+
+    Making one, and its methods, raise NotSharableError where an attribute cannot be compared.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -26,13 +35,13 @@ class Attributes:
         self._digests = {name: self._digest(value) for name, value in self._before.items() if name != _BEFORE_LOADING}
         self._sizes = {name: _size(value) for name, value in self._before.items()}
 
-    def key(self, kind: type) -> str:
+    def key(self, kind: type, version: Optional[str] = None) -> str:
         """Return 32 hexadecimal digits that differ where another dataset would be loaded.
 
-        The class ``kind`` and the attributes count, what relative paths are relative to, and what pickles depend on.
+        Class ``kind``, ``version`` and attributes count, what relative paths are relative to, and what pickles depend on.
         """
         digester = Digester({id(self._dataset): 'dataset'})
-        around = os.getcwd(), sys.version_info[:2], np.__version__.split('.')[0]
+        around = version, os.getcwd(), sys.version_info[:2], np.__version__.split('.')[0]
         return digester([kind, sorted(self._digests.items()), around]).hex()
 
     def changed(self) -> Dict[str, Any]:
@@ -59,9 +68,13 @@ class Attributes:
         return self._sizes[name] != _size(value) or self._digests[name] != self._digest(value)
 
     def _digest(self, value: Any) -> bytes:
-        return Digester({id(self._dataset): 'dataset'})(value)
+        try:
+            return Digester({id(self._dataset): 'dataset'})(value)
+        except Exception as error:  # nested too deeply, or whatever a class's own way to be pickled does
+            text = f'an attribute ({type(value).__name__}) cannot be compared ({type(error).__name__}: {error})'
+            raise NotSharableError(text) from error
 
 
 def _size(value: Any) -> int:
     """Return the length, to tell quickly that something large was filled."""
-    return len(value) if isinstance(value, (dict, list, set)) and isinstance(value, Sized) else 0
+    return len(value) if isinstance(value, (dict, list, set)) else 0

@@ -76,9 +76,9 @@ class Digester:
         if module in _MAINS:
             module = getattr(sys.modules['__main__'], '__file__', None)
         yield from map(self, (module, name))
-        if _find(value.__module__, name) is value or (
-            isinstance(value, type) and not value.__flags__ & _MADE_BY_PYTHON
-        ):
+        if _find(value.__module__, name) is value:
+            return
+        if isinstance(value, type) and not value.__flags__ & _MADE_BY_PYTHON:
             return
         if isinstance(value, type):
             yield from map(self, value.__mro__[1:])

@@ -16,15 +16,11 @@ from mmengine.logging import print_log
 from mmshared.annotations.cache import CacheAccessError, CacheSpaceError, DataCache
 
 from . import random_state
-from .changes import DATA, Attributes
+from .changes import DATA, Attributes, NotSharableError
 from .file import DataFile, write
 from .items import PickledItems, PickledList
 
 _COLUMN_TYPES = ('|u1', '<i8', '<f8')
-
-
-class NotSharableError(CacheAccessError):
-    """What was loaded cannot be given to other processes. Names the attribute."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +75,19 @@ class _Loading:
         self._load = load
         self._kind = kind
         self._done = False
-        self._before = Attributes(dataset)
         self._moves: random_state.Moves = {}
         name = kind.__name__
         ann_file = getattr(dataset, 'ann_file', None)
         self.label = f'{name} of {ann_file}' if isinstance(ann_file, str) and ann_file else name
 
-    def key(self) -> str:
-        """Return what the file is found by."""
-        return self._before.key(self._kind)
-
-    def name(self) -> str:
-        """Return the same as a name, for people who look into the folder."""
-        return re.sub(r'[^A-Za-z0-9_.-]+', '_', self._kind.__name__)[:48].lstrip('.') + f'-{self.key()}'
+    def file(self, cache: DataCache, version: Optional[str]) -> DataFile:
+        """Return the file with what was loaded; load and write it if there is none."""
+        self._before = Attributes(self.dataset)
+        key = self._before.key(self._kind, version)
+        if version is None:
+            return cache.of_job(key, self.label, self.write, DataFile.open)
+        name = re.sub(r'[^A-Za-z0-9_.-]+', '_', self._kind.__name__)[:48].lstrip('.')
+        return cache.kept(f'{name}-{key}', self.label, self.write, DataFile.open)
 
     def load(self) -> None:
         """Load in this process, the first time it is called."""
@@ -159,12 +155,8 @@ def load_once(dataset: Any, load: Callable[[], Any], sharing: Sharing, kind: Opt
         Exception: what ``load`` raised, in this process or in the one that loaded for all.
     """
     loading = _Loading(dataset, load, kind or type(dataset))
-    cache = DataCache(sharing.cache_dir)
     try:
-        if sharing.version is None:
-            file = cache.of_job(loading.key(), loading.label, loading.write, DataFile.open)
-        else:
-            file = cache.kept(loading.name(), loading.label, loading.write, DataFile.open)
+        file = loading.file(DataCache(sharing.cache_dir), sharing.version)
     except (CacheSpaceError, CacheAccessError) as error:
         loading.load()
         print_log(
