@@ -38,7 +38,7 @@ class Attributes:
     def key(self, kind: type, version: Optional[str] = None) -> str:
         """Return 32 hexadecimal digits that differ where another dataset would be loaded.
 
-        Class ``kind``, ``version`` and attributes count, what relative paths are relative to, and what pickles depend on.
+        What counts: ``kind``, ``version``, the attributes, what paths are relative to, and what pickles depend on.
         """
         digester = Digester({id(self._dataset): 'dataset'})
         around = version, os.getcwd(), sys.version_info[:2], np.__version__.split('.')[0]
