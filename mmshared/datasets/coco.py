@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
@@ -17,6 +16,7 @@ from mmshared.utils.deferral import DEFERRED
 from .classes import match_categories
 from .data_list import LazyDataList
 from .loading import LoadSharedAnnotations
+from .once import Sharing, load_once
 from .remote import open_annotations
 from .samples import Samples, choose
 
@@ -86,7 +86,7 @@ class SharedCocoDataset(CocoDataset):
 
     A subclass may change ``METAINFO`` and keep this. One that overrides how annotations are loaded
     (``load_data_list``, ``parse_data_info``, ``filter_data``, ...), and any dataset with a ``proposal_file``, is loaded
-    the way stock does it, at stock's memory cost, and says so.
+    the way stock does it, by one process of the node and job (:func:`~.once.load_once`).
 
     Where stock is wrong, this is not: index ``-len(dataset)`` and subsets of exactly ``len(dataset)`` samples work, and
     an annotation of an unknown image that repeats the id of a known one does not take its place.
@@ -131,13 +131,7 @@ class SharedCocoDataset(CocoDataset):
         elif has_store_magic(self.ann_file):
             raise AnnotationFileError(self.ann_file, f'is a store. Give the JSON it was made from, because {reason}')
         else:
-            print_log(
-                f'{type(self).__name__}: {self.ann_file} is loaded in full by every process, at the memory cost of '
-                f'CocoDataset, because {reason}',
-                logger='current',
-                level=logging.WARNING,
-            )
-            super().full_init()
+            load_once(self, super().full_init, Sharing(self.cache_dir))
 
     def _reason_for_stock_loading(self) -> Optional[str]:
         changed = [

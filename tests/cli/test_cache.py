@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mmshared.annotations import open_store
-from mmshared.annotations.cache import location
+from mmshared.annotations.cache import DataCache, hold, location
+from mmshared.annotations.container import ContainerWriter
 from mmshared.cli.cache import parse_size
 
 from ..annotations.cache.cache_helpers import needs_root
@@ -28,7 +30,8 @@ package = types.ModuleType('mmshared')
 package.__path__ = [sys.argv[1] + '/mmshared']
 sys.modules['mmshared'] = package
 from mmshared.annotations import open_store
-from mmshared.annotations.cache import location
+from mmshared.annotations.cache import DataCache, hold, location
+from mmshared.annotations.container import ContainerWriter
 store = open_store(sys.argv[2])
 print('held', flush=True)
 sys.stdin.read()
@@ -160,6 +163,27 @@ def test_what_this_version_cannot_read_is_listed_too(cli, stores, cache):
     out = cli('cache', 'list').out
     assert stores['old'].name in out and 'strange.mmstore' in out and 'notes.txt' not in out
     assert cli('cache', 'clear').status == 0 and on_disk(cache) == ['notes.txt']
+
+
+def test_data_of_datasets(cli, cache, stores):
+    """What was loaded once for all: kept for later jobs, or (killed ones leave it) of a job."""
+
+    def write(out):
+        writer = ContainerWriter(out)
+        writer.add('data', np.arange(1000))
+        writer.close({'source': 'XMLDataset of list.txt'})
+
+    data, name = DataCache(cache), f'XMLDataset-{"0" * 32}'
+    held = data.kept(name, 'label', write, hold)
+    of_job = data.of_job('key', 'label', write, hold)
+    out = cli('cache', 'list').out
+    assert out.count('XMLDataset of list.txt') == out.count(' in use ') == 2 and '5 stores' in out
+    assert out.count(held.path.name) == 1 and held.path.name == f'{name}.mmdata'
+    assert 'removed: 3 stores' in cli('cache', 'clear').out and held.path.exists() and of_job.path.exists()
+    held.close(), of_job.close()
+    assert 'left: 1 store' in cli('cache', 'prune', '--unused-days', '100').out
+    assert held.path.exists() and not of_job.path.exists()
+    assert 'removed: 1 store' in cli('cache', 'clear').out and not held.path.exists()
 
 
 @needs_root

@@ -83,7 +83,7 @@ def test_overridden_loading_is_that_of_stock(name, serialize, file, caplog):
     assert compare_datasets(a, b) is None
     assert compare_datasets(a.get_subset(3), b.get_subset(3)) is None
     assert compare_datasets(a, pickle.loads(_pickle(b))) is None
-    assert difference(a.data_list, b.data_list) is None
+    assert difference(a.data_list, list(b.data_list)) is None
 
 
 def _pickle(dataset):
@@ -93,10 +93,36 @@ def _pickle(dataset):
     return pickle.dumps(dataset)
 
 
-def test_the_cost_is_said(file, messages):
-    shared(file, cls=both(OVERRIDES['filter_data'] | {'trace': []})[1])
+@pytest.mark.parametrize('serialize', [True, False])
+@pytest.mark.parametrize('name', OVERRIDES)
+def test_overridden_loading_is_done_once(name, serialize, file, messages, monkeypatch):
+    """The next process of the job gets what the first one has loaded, and maps it; nothing to complain about."""
+    more = {'serialize_data': serialize, 'filter_cfg': {'filter_empty_gt': True}, 'indices': 8}
+    old, new = both({**OVERRIDES[name], 'trace': []})
+    monkeypatch.setitem(globals(), 'Custom', new)  # so that it counts by its name
+    expected = stock(file, cls=old, **more)
+    parses, parse = [], COCO.__init__
+    monkeypatch.setattr(COCO, '__init__', lambda self, *args: (parses.append(args), parse(self, *args))[1])
+    datasets = [shared(file, cls=new, **more) for _ in range(3)]
+    assert parses == [(file,)] and 'memory' not in messages()
+    for dataset in datasets:
+        assert compare_datasets(expected, dataset) is None
+        assert type(dataset.data_bytes if serialize else dataset.data_list).__name__ in ('MappedArray', 'PickledList')
+    shared(file, cls=new, **{**more, 'indices': 7})
+    assert parses == [(file,)] * 2
+
+
+def test_where_it_cannot_be_shared_the_cost_is_said(file, messages):
+    class Opened(SharedCocoDataset):
+        def load_data_list(self):
+            self.handle = open(self.ann_file)  # noqa: SIM115
+            return super().load_data_list()
+
+    dataset = shared(file, cls=Opened)
     text = messages()
-    assert 'filter_data' in text and file in text and 'memory' in text
+    assert all(word in text for word in ('Opened', file, "'handle'", 'memory'))
+    dataset.handle.close()
+    assert compare_datasets(stock(file), dataset) is None
 
 
 def test_repeated_ids_where_the_class_allows_them(tmp_path):
@@ -167,6 +193,7 @@ def test_proposals(file, tmp_path):
         assert np.array_equal(x.pop('proposals')['bboxes'], y.pop('proposals')['bboxes'])
         assert difference(x, y) is None
     assert not is_fast(b)
+    assert shared(file, proposal_file='p.pkl', data_root=str(tmp_path)).data_bytes._column == b.data_bytes._column
 
 
 @pytest.mark.parametrize('caption_prompt', [None, {'cat': {'prefix': 'a ', 'name': 'cat'}}])

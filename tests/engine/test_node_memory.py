@@ -15,6 +15,7 @@ import torch
 from mmengine.runner import FlexibleRunner
 
 from mmshared.annotations.cache.inventory import DERIVED_SUFFIX, STORE_SUFFIX
+from mmshared.annotations.cache.publish import DATA_SUFFIX
 from mmshared.engine.handover import may_train_early, may_validate_early
 from mmshared.engine.node_memory import NodeMemoryHook, hook
 from mmshared.engine.node_memory.look import look_at
@@ -60,7 +61,7 @@ def with_hook(**arguments):
     return dict(custom_hooks=[dict(type='NodeMemoryHook', **arguments)])
 
 
-@pytest.mark.parametrize('suffix', [STORE_SUFFIX, DERIVED_SUFFIX])
+@pytest.mark.parametrize('suffix', [STORE_SUFFIX, DERIVED_SUFFIX, DATA_SUFFIX])
 def test_a_store_is_counted_once_and_is_nobodys_own(tmp_path, suffix):
     assert suffix.encode() in STORE_SUFFIXES
     store = tmp_path / f'annotations{suffix}'

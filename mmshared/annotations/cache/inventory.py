@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Callable, List, Optional
 
 from . import holds
-from .publish import sweep
+from .publish import DATA_SUFFIX, sweep
 
 STORE_SUFFIX = '.mmstore'
 DERIVED_SUFFIX = '.derived'
@@ -20,10 +20,10 @@ _DERIVED = re.compile(r'.+\.[0-9a-f]{16}\.derived', re.DOTALL)  # the user may k
 
 @dataclass(frozen=True)
 class Entry:
-    """A store in the cache.
+    """A store, or the data of a dataset that was loaded once for all, in the cache.
 
     Attributes:
-        path: The store file.
+        path: The file.
         source: What it was made from: as the caller's ``describe`` says, else the beginning of the store's name.
         size: Bytes, those of the small files derived from it included.
         mtime: When it was built, in seconds since the epoch.
@@ -43,7 +43,7 @@ def entries(folder: Path, describe: Optional[Callable[[Path], Optional[str]]] = 
     """The stores in ``folder``, by name. A folder that is missing or unreadable has none."""
     found = []
     for path in _files(folder):
-        if path.suffix != STORE_SUFFIX:
+        if path.suffix not in (STORE_SUFFIX, DATA_SUFFIX):
             continue
         with contextlib.suppress(FileNotFoundError):  # removed just now
             info = path.stat()

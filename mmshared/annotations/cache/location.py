@@ -41,7 +41,7 @@ class Folder:
     def readable(self) -> bool:
         """Whether stores may be taken from here as they are. Creates nothing."""
         try:
-            return self._foreign() is None if self.private else os.path.isdir(self.path)
+            return self.foreign() is None if self.private else os.path.isdir(self.path)
         except OSError:
             return False
 
@@ -57,7 +57,7 @@ class Folder:
         try:
             if not os.path.isdir(self.path):
                 self._create()
-            foreign = self._foreign()
+            foreign = self.foreign()
         except OSError as error:
             return (error.strerror or str(error)).lower()
         if foreign is not None:
@@ -77,8 +77,12 @@ class Folder:
                 continue
             os.chmod(path, 0o700)  # a strange umask may have taken the owner's own bits
 
-    def _foreign(self) -> Optional[str]:
-        """Why others could tamper with it, or None."""
+    def foreign(self) -> Optional[str]:
+        """Why others could tamper with it, or None.
+
+        Raises:
+            OSError: It is not there, or cannot be looked at.
+        """
         info = os.lstat(self.path) if self.private else os.stat(self.path)
         if not stat.S_ISDIR(info.st_mode):
             return 'it is not a folder'

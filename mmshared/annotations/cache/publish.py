@@ -23,9 +23,12 @@ from . import holds, locks
 DRAFT_SUFFIX = '.draft'
 LOCK_SUFFIX = '.lock'
 NOTE_SUFFIX = '.note'
+DATA_SUFFIX = '.mmdata'
+JOB_DATA_SUFFIX = f'.job{DATA_SUFFIX}'
 _DRAFT = re.compile(r'\.[0-9a-z_]{8,16}\.draft')
 _OURS = re.compile(
-    rf'{_DRAFT.pattern}|(.*-)?[0-9a-f]{{16}}\.note(\.lock)?|.+\.mmstore\.lock|.+\.[0-9a-f]{{16}}\.derived\.lock',
+    rf'{_DRAFT.pattern}|(.*-)?[0-9a-f]{{16}}\.note(\.lock)?|.+\.mmstore\.lock|.+\.[0-9a-f]{{16}}\.derived\.lock'
+    r'|[0-9a-f]{16}\.job\.mmdata|.+-[0-9a-f]{32}\.mmdata\.lock',
     re.DOTALL,
 )
 _ABANDONED_SECONDS = 24 * 3600.0  # for drafts where no lock can tell
@@ -53,8 +56,10 @@ class Draft:
             fd = self._open_named()
         self.file: BinaryIO = os.fdopen(fd, 'w+b', buffering=_BUFFER)
 
-    def publish(self, target: Path) -> int:
+    def publish(self, target: Path, durable: bool = True) -> int:
         """Sync the file to the disk and give it the name ``target``. A file of that name is replaced, not overwritten.
+
+        With ``durable=False`` it is not synced: for what nobody wants any more after the machine went down.
 
         Until :meth:`close` it counts as in use, so that nobody who cleans up can take it away at once.
 
@@ -66,7 +71,8 @@ class Draft:
         """
         self.file.flush()
         size = os.fstat(self.file.fileno()).st_size
-        os.fsync(self.file.fileno())
+        if durable:
+            os.fsync(self.file.fileno())
         if self._name is None and locks.problem(self.folder) is None:
             locks.try_lock(self.file.fileno(), shared=True)
         if self._name is None and not self._link(target):
@@ -78,7 +84,8 @@ class Draft:
             self._name = None
             if locks.problem(self.folder) is None:
                 locks.try_lock(self.file.fileno(), shared=True)  # was exclusive, to tell it from an abandoned one
-        sync_folder(self.folder)
+        if durable:
+            sync_folder(self.folder)
         return size
 
     def close(self) -> None:
@@ -157,9 +164,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove drafts, lock files and notes in ``folder`` that are nobody's any more; what cannot be removed stays.
+    """Remove drafts, lock files, notes and data of jobs in ``folder`` that are nobody's any more.
 
-    Only names that are made here: the folder may be one that its user keeps other things in.
+    What cannot be removed stays. Only names that are made here go: the user may keep other things in the folder.
     """
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):

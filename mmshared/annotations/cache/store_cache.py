@@ -32,6 +32,8 @@ ProgressCall = Callable[[int, int], None]
 ScratchCall = Callable[[], BinaryIO]
 Build = Callable[[str, BinaryIO, ProgressCall, ScratchCall], Any]
 Check = Callable[[Path], bool]
+Write = Callable[[BinaryIO], Any]
+Finish = Callable[[int], Any]
 SourceArg = Union[str, os.PathLike, Fingerprint]
 T = TypeVar('T')
 
@@ -148,7 +150,8 @@ class StoreCache:
                 raise explain(error, folder, label) from error
             path = folder / name
             if not isinstance(lock, locks.NoLock):
-                _publish(path, label, None, lambda out: out.write(text.encode()), lambda size: notes.keep(path, text))
+                keep = functools.partial(notes.keep, path, text)
+                publish(path, label, None, lambda out: out.write(text.encode()), lambda size: keep(), durable=False)
             return result
 
         found = find()
@@ -196,7 +199,7 @@ class StoreCache:
         find = functools.partial(self._find, name, check, home)
 
         def make(folder: Path, name: str, lock: locks.BuildLock) -> Path:
-            return _publish(folder / name, key, None, build, lambda size: None)
+            return publish(folder / name, key, None, build, lambda size: None)
 
         try:
             return find() or self._anywhere(name, name, find, make, home)
@@ -345,7 +348,7 @@ class StoreCache:
             progress.finish(size, path)
 
         try:
-            return _publish(path, mark.source, mark.size, write, finish)
+            return publish(path, mark.source, mark.size, write, finish)
         finally:
             progress.close()
 
@@ -357,9 +360,7 @@ def _no_folder(reasons: List[str]) -> CacheAccessError:
     )
 
 
-def _publish(
-    path: Path, source: str, need: Optional[int], write: Callable[[BinaryIO], Any], finish: Callable[[int], Any]
-) -> Path:
+def publish(path: Path, source: str, need: Optional[int], write: Write, finish: Finish, durable: bool = True) -> Path:
     """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
 
     ``finish(size)`` is called while nobody can remove the published file.
@@ -377,7 +378,7 @@ def _publish(
                 raise
             raise explain(error, folder, source, need) from error
         try:
-            size = draft.publish(path)
+            size = draft.publish(path, durable)
         except OSError as error:
             raise explain(error, folder, source, need) from error
         finish(size)

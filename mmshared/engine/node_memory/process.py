@@ -13,7 +13,7 @@ import re
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 #: What the names of annotation stores, and of arrays derived from them, end in.
-STORE_SUFFIXES = (b'.mmstore', b'.derived')
+STORE_SUFFIXES = (b'.mmstore', b'.derived', b'.mmdata')
 SHM = b'/dev/shm/'
 #: How the names of files in shared memory begin; those of ``memfd_create`` are in no folder.
 SHARED_FILES = (SHM, b'/memfd:')
