@@ -200,6 +200,29 @@ def test_what_cannot_be_compared_stays_with_each_process(config, cache, messages
     assert all(word in text for word in ('Deep', 'list', 'RecursionError', 'own memory'))
 
 
+class Refuses:
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    raise LookupError('not here')
+
+
+def test_what_cannot_be_unpickled_stays_with_each_process(config, cache, messages, monkeypatch):
+    import other_package
+
+    class Refusing(other_package.ListDataset):
+        def load_data_list(self):
+            self.refuses = Refuses()
+            return super().load_data_list()
+
+    first, second = (build(sharing({**config, 'type': Refusing})) for _ in range(2))
+    assert seen(first) == {**seen(second), 'mapped': True} and len(loaders(config)) == 2
+    assert type(second.refuses) is Refuses and not hasattr(second, 'temporary')
+    assert 'LookupError: not here' in messages()
+
+
 def test_items_that_cannot_be_pickled(config, cache, messages):
     """Only without serialization: mmengine's own would refuse them."""
     import other_package

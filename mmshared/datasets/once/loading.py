@@ -110,9 +110,13 @@ class _Loading:
         """Have the dataset as loading left it, its samples mapped."""
         source = io.BytesIO(file.pickle)
         state = self.dataset.__dict__
-        mapped = _Unpickler(source, file, self.dataset).load()
+        try:
+            mapped = _Unpickler(source, file, self.dataset).load()
+            own, removed, moves = ({}, [], {}) if self._done else _Unpickler(source, file, self.dataset).load()
+        except Exception as error:  # whatever the classes in it do
+            reason = f'{type(error).__name__}: {error}'
+            raise NotSharableError(f'what another process made of it cannot be unpickled here ({reason})') from error
         if not self._done:
-            own, removed, moves = _Unpickler(source, file, self.dataset).load()
             for name in removed:
                 state.pop(name, None)
             state.update(own)
@@ -156,7 +160,7 @@ def load_once(dataset: Any, load: Callable[[], Any], sharing: Sharing, kind: Opt
     """
     loading = _Loading(dataset, load, kind or type(dataset))
     try:
-        file = loading.file(DataCache(sharing.cache_dir), sharing.version)
+        loading.take_over(loading.file(DataCache(sharing.cache_dir), sharing.version))
     except (CacheSpaceError, CacheAccessError) as error:
         loading.load()
         print_log(
@@ -164,8 +168,6 @@ def load_once(dataset: Any, load: Callable[[], Any], sharing: Sharing, kind: Opt
             logger='current',
             level=logging.WARNING,
         )
-    else:
-        loading.take_over(file)
 
 
 def _columns(changed: Dict[str, Any]) -> Tuple[Dict[str, Tuple[Any, Iterable[Any]]], Dict[str, Any]]:
