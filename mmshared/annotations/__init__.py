@@ -5,15 +5,17 @@ from .cache import CacheError, Fingerprint, StoreCache
 from .errors import AnnotationFileError, StoreError
 from .opening import find_store, has_store_magic, open_store, shared_rows
 from .store import AnnotationStore
-from .view import DetectionView
+from .view import COCO_PATHS, DetectionView, Paths
 
 __all__ = [
+    'COCO_PATHS',
     'AnnotationFileError',
     'AnnotationStore',
     'ArrayView',
     'CacheError',
     'DetectionView',
     'Fingerprint',
+    'Paths',
     'StoreCache',
     'StoreError',
     'find_store',

@@ -20,6 +20,7 @@ from .layout import (
     NULL,
     POLYGONS,
     RUN_LENGTH,
+    Trait,
     image_record,
 )
 
@@ -69,7 +70,7 @@ class Records:
         self._image_texts = {
             'name': Texts(column['text.image_name'], np.diff(index[:, INDEX.index('name')])),
             'raw': Texts(column['text.image_raw'], np.diff(index[:, INDEX.index('image_raw')])),
-            'extra': Texts(column['text.image_extra'], column['image.extra']),
+            'extra': Texts(column['text.image_extra'], np.diff(index[:, INDEX.index('image_extra')])),
         }
         self._ids = {name: id_values(container, name) for name in ('image', 'annotation', 'category')}
         self._polygon_ends = np.cumsum(column['annotation.polygons'], dtype=np.int64)
@@ -144,7 +145,7 @@ class Records:
             self.image_key(group),
             int(row[_HEIGHT]),
             int(row[_WIDTH]),
-            self._image_texts['name'][group],
+            None if int(row[_TRAITS]) & Trait.NAMELESS else self._image_texts['name'][group],
             self._image_texts['extra'][group],
         )
 

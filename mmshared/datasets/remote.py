@@ -12,7 +12,7 @@ from typing import Iterator, Optional, Union
 from mmengine.fileio import LocalBackend, get_file_backend, get_local_path
 from mmengine.fileio.backends import backends, prefix_to_backends
 
-from mmshared.annotations import AnnotationStore, Fingerprint, StoreCache, find_store, open_store
+from mmshared.annotations import COCO_PATHS, AnnotationStore, Fingerprint, StoreCache, find_store, open_store
 from mmshared.annotations.cache import SPACE_ERRNOS, tempfiles_in
 
 MAX_TEXT = 1000
@@ -25,7 +25,10 @@ class FetchError(OSError):
 
 
 def open_annotations(
-    ann_file: Union[str, os.PathLike], backend_args: Optional[dict] = None, cache_dir: Optional[str] = None
+    ann_file: Union[str, os.PathLike],
+    backend_args: Optional[dict] = None,
+    cache_dir: Optional[str] = None,
+    path_field: str = COCO_PATHS.field,
 ) -> AnnotationStore:
     """Return the store of ``ann_file``, as ``open_store`` does, fetching the file first if it is a remote one.
 
@@ -41,6 +44,7 @@ def open_annotations(
         ann_file: path or address.
         backend_args: as for ``mmengine.fileio.get_local_path``.
         cache_dir: as for ``open_store``.
+        path_field: the field of an image's record that says where the image lies.
 
     Raises:
         FetchError: the backend failed, in this process or in the one that fetched for all.
@@ -51,18 +55,18 @@ def open_annotations(
     if getattr(_backend(address, backend_args), 'get_local_path', None) is LocalBackend.get_local_path:
         # Checks the arguments, as in stock.
         get_file_backend(address, backend_args=backend_args, enable_singleton=True)
-        return open_store(address, cache_dir)
+        return open_store(address, cache_dir, path_fields=(path_field,))
 
     def fetch(workplace: Path) -> tuple[str, AnnotationStore]:
         with _fetched(address, backend_args, workplace) as path:
             digest = _digest(path)
             mark = Fingerprint(address, (('blake2b', digest),), os.path.getsize(path))
-            return digest, open_store(mark, cache_dir, content=path)
+            return digest, open_store(mark, cache_dir, content=path, path_fields=(path_field,))
 
     def find(digest: str) -> Optional[AnnotationStore]:
-        return find_store(Fingerprint(address, (('blake2b', digest),)), cache_dir)
+        return find_store(Fingerprint(address, (('blake2b', digest),)), cache_dir, (path_field,))
 
-    key = json.dumps([address, backend_args], sort_keys=True, default=repr)
+    key = json.dumps([address, backend_args, path_field], sort_keys=True, default=repr)
     return StoreCache(cache_dir).once_per_job(key, address, fetch, find)
 
 
