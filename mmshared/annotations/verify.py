@@ -212,6 +212,9 @@ def _derived(store: AnnotationStore) -> Iterator[str]:
     expected |= np.where(odd_image, int(Trait.ODD), 0) | traits & int(Trait.CODED | Trait.NAMELESS)
     if (expected != traits).any():
         yield 'the traits of images are not those of their annotations'
+    named = np.diff(index[:, INDEX.index('name')]) != 0
+    if ((traits & Trait.NAMELESS != 0) & (named | odd_image)).any():
+        yield 'images have a name, and a trait that says they have none'
 
 
 def _texts(store: AnnotationStore) -> Iterator[str]:
