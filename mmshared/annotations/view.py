@@ -7,15 +7,16 @@ import os.path as osp
 import re
 import struct
 from itertools import accumulate, chain, islice
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import msgspec
 import numpy as np
 
 from .columns import SCALES, decode_coordinates
 from .errors import AnnotationFileError, shorten
-from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, PATH_FIELDS, RUN_LENGTH, Trait
+from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, RUN_LENGTH, Trait
 from .records import as_written, id_values
+from .paths import COCO_PATHS, Paths
 from .store import AnnotationStore
 
 _UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED | Trait.ODD)
@@ -26,24 +27,6 @@ _FEW = 32
 _BITS, _RLE, _RAW, _IMAGE_RAW = map(INDEX.index, ('bits', 'rle', 'raw', 'image_raw'))
 #: ``ignore_flag`` by the row's flags.
 CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
-
-
-class Paths(NamedTuple):
-    """How a dataset finds its images.
-
-    Attributes:
-        field: of :data:`~.layout.PATH_FIELDS`: what in an image's record says where it is.
-        change: makes of that what follows the prefix; None: nothing. A function of a module, as it is pickled. It keeps
-            the last component of a path.
-        without: images that the dataset leaves out, as ``change`` gives them.
-    """
-
-    field: str = PATH_FIELDS[0]
-    change: Optional[Callable[[str], str]] = None
-    without: Tuple[str, ...] = ()
-
-
-COCO_PATHS = Paths()
 
 
 class DetectionView:
@@ -59,7 +42,7 @@ class DetectionView:
 
     def __init__(self, store: AnnotationStore, cat_ids: Sequence[Any], paths: Paths = COCO_PATHS) -> None:
         self.store, self.cat_ids, self.paths = store, list(cat_ids), paths
-        self._in_extra = paths.field != PATH_FIELDS[0]
+        self._in_extra = paths.field != COCO_PATHS.field
         store.check_lengths()
         column = store.container.columns
         label_of = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
@@ -305,7 +288,7 @@ class DetectionView:
         return records
 
     def left_out(self) -> np.ndarray:
-        """The images that are to be left out, see :class:`Paths`: int64, shape (L,), increasing."""
+        """The images that are to be left out, see :class:`~.paths.Paths`: int64, shape (L,), increasing."""
         index = self.store.container.columns['index']
         names = '|'.join(re.escape(osp.basename(path)) for path in self.paths.without).encode()
         places = [match.start() for match in re.finditer(names, self._names)] if names else []
