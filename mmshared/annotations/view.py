@@ -15,8 +15,8 @@ import numpy as np
 from .columns import SCALES, decode_coordinates
 from .errors import AnnotationFileError, shorten
 from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, RUN_LENGTH, Trait
-from .records import as_written, id_values
 from .paths import COCO_PATHS, Paths
+from .records import as_written, id_values
 from .store import AnnotationStore
 
 _UNUSUAL = int(Trait.INTEGERS | Trait.NO_POLYGONS | Trait.DROPPED | Trait.ODD)
