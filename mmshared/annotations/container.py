@@ -34,7 +34,7 @@ from .errors import StoreError, clip
 
 MAGIC = b'MMSHARED'
 #: Raise it whenever the meaning of a column changes: stores of another version are rebuilt, never read.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PREAMBLE = struct.Struct('<8sIIQQQ')
 _ALIGN = 64
 _DTYPES = frozenset({'|u1', '|i1', '<u2', '<i2', '<u4', '<i4', '<i8', '<f8'})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 MAX_MESSAGE = 1500
 
@@ -39,6 +39,42 @@ class AnnotationFileError(ValueError):
         if self.field is not None:
             where += f', field {self.field!r}'
         return clip(f'{where}: {self.problem}', MAX_MESSAGE)
+
+
+class Violations(NamedTuple):
+    """What in an annotation file mmdet's datasets would choke on, found when its store is built.
+
+    Attributes:
+        common: what all of them would choke on, paths of images aside; None if nothing.
+        paths: for each of :data:`~.layout.PATH_FIELDS` what one that finds images by that field would choke on.
+    """
+
+    common: Optional[AnnotationFileError]
+    paths: Dict[str, Optional[AnnotationFileError]]
+
+    def of(self, path_fields: Sequence[str]) -> Optional[AnnotationFileError]:
+        """What one would choke on that finds images by any of ``path_fields``."""
+        found = [self.paths[field] for field in path_fields]
+        return self.common or (found[0] if all(found) else None)
+
+    def as_json(self) -> List[Any]:
+        """The same as lists and strings."""
+        paths = {field: _as_json(error) for field, error in self.paths.items()}
+        return [_as_json(self.common), paths]
+
+    @classmethod
+    def from_json(cls, file: str, value: Sequence[Any]) -> Violations:
+        """What :meth:`as_json` gave for ``file``."""
+        common, paths = value
+        return cls(_from_json(file, common), {field: _from_json(file, error) for field, error in paths.items()})
+
+
+def _as_json(error: Optional[AnnotationFileError]) -> Optional[List[Optional[str]]]:
+    return None if error is None else [error.problem, error.record, error.field]
+
+
+def _from_json(file: str, value: Optional[Sequence[Optional[str]]]) -> Optional[AnnotationFileError]:
+    return None if value is None else AnnotationFileError(file, *value)
 
 
 class StoreError(RuntimeError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from enum import IntFlag
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 from msgspec import UNSET
@@ -32,6 +32,7 @@ INDEX = (
     'raw',
     'name',
     'image_raw',
+    'image_extra',
     'id',
     'height',
     'width',
@@ -55,14 +56,13 @@ OFFSETS: Dict[str, str] = {
     **{name: f'text.{name}' for name in INDEX[1:8]},
     'name': 'text.image_name',
     'image_raw': 'text.image_raw',
+    'image_extra': 'text.image_extra',
 }
 #: Columns that every store has.
 COLUMNS = (
     'index',
     'orphan.image',
-    'image.extra',
     'image.position',
-    'text.image_extra',
     'superseded.position',
     'superseded.group',
     'text.superseded',
@@ -95,6 +95,8 @@ COLUMNS = (
 )
 
 
+#: The fields of an image's record that may say where the image lies: that of COCO, and that of LVIS v1.
+PATH_FIELDS = ('file_name', 'coco_url')
 #: Kinds of ``segmentation``.
 MISSING, POLYGONS, RUN_LENGTH, NULL = range(4)
 #: How ``iscrowd`` and ``ignore`` were written; the row's flags hold ``iscrowd``'s form + 8 * that of ``ignore``.
@@ -115,11 +117,14 @@ class Trait(IntFlag):
     DROPPED = 16  #: an annotation that mmdet does not keep, whatever the categories
     CODED = 32  #: an image id that is not an integer
     BASED = 64  #: two-byte coordinates that are offsets from a base
+    NAMELESS = 128  #: an image record without a ``file_name``
 
 
-def image_record(key: Any, height: int, width: int, name: bytes, extra: bytes) -> Dict[str, Any]:
-    """The image record as in the JSON, of a plain one's columns."""
-    record = {'id': key, 'height': height, 'width': width, 'file_name': name.decode()}
+def image_record(key: Any, height: int, width: int, name: Optional[bytes], extra: bytes) -> Dict[str, Any]:
+    """The image record as in the JSON, of a plain one's columns; ``name`` is None where it has no ``file_name``."""
+    record = {'id': key, 'height': height, 'width': width}
+    if name is not None:
+        record['file_name'] = name.decode()
     if extra:
         record.update(json.loads(extra))
     return record

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, Optional, Union
+from typing import BinaryIO, Callable, Dict, Optional, Sequence, Union
 
 import numpy as np
 
 from .cache import Fingerprint, Hold, StoreCache
 from .container import FORMAT_VERSION, MAGIC, Container, ContainerWriter
-from .errors import StoreError
+from .errors import StoreError, Violations
+from .layout import PATH_FIELDS
 from .parsing.builder import build_store
 from .store import AnnotationStore
 
@@ -23,7 +24,11 @@ _ROWS, _DERIVED = 'rows', 'derived'
 
 
 def open_store(
-    source: Source, cache_dir: Optional[str] = None, content: Optional[str] = None, refuse: bool = True
+    source: Source,
+    cache_dir: Optional[str] = None,
+    content: Optional[str] = None,
+    refuse: bool = True,
+    path_fields: Sequence[str] = PATH_FIELDS[:1],
 ) -> AnnotationStore:
     """The store of a COCO annotation file; the first process of a node to ask builds it, the others wait for it.
 
@@ -31,11 +36,12 @@ def open_store(
         source: path of the file, or of a store, or a :class:`~.cache.Fingerprint` of something that is no local file.
         cache_dir: folder of the stores; see :class:`~.cache.StoreCache`.
         content: local path to read from, where ``source`` is a fingerprint.
-        refuse: whether to raise for a file that mmdet's ``CocoDataset`` would choke on. Else the result's ``violation``
-            says what that is.
+        refuse: whether to raise for a file that mmdet's datasets would choke on. Else the result's ``violations`` say
+            what that is.
+        path_fields: which of :data:`~.layout.PATH_FIELDS` may say where images lie, if all have it.
 
     Raises:
-        AnnotationFileError: the file is not COCO annotations, or mmdet's ``CocoDataset`` would choke on it.
+        AnnotationFileError: the file is not COCO annotations, or mmdet's datasets would choke on it.
         StoreError: the file is a store, but a torn one, or of another version.
         FileNotFoundError, IsADirectoryError, PermissionError: the file cannot be read.
         CacheError: no store can be written.
@@ -45,23 +51,36 @@ def open_store(
         readable = path if content is None else content
         with open(readable, 'rb') as file:
             if has_store_magic(readable):
-                violation = AnnotationStore(readable).violation
+                violations = AnnotationStore(readable).violations
                 shutil.copyfileobj(file, out)
             else:
-                violation = build_store(file, path, out, scratch, progress)
-        if violation and refuse:
-            raise violation
+                violations = build_store(file, path, out, scratch, progress)
+        if refuse:
+            _refuse(violations, path_fields)
 
     if not isinstance(source, Fingerprint) and has_store_magic(source):
-        return _accepted(AnnotationStore(os.path.abspath(source)), refuse)  # it pickles to its path
-    hold = StoreCache(cache_dir, FORMAT_VERSION).acquire(source, build, is_store)
-    return _accepted(_map(hold), refuse)
+        store = AnnotationStore(os.path.abspath(source))  # it pickles to its path
+    else:
+        store = _map(StoreCache(cache_dir, FORMAT_VERSION).acquire(source, build, is_store))
+    if refuse:
+        _refuse(store.violations, path_fields)
+    return store
 
 
-def find_store(source: Fingerprint, cache_dir: Optional[str] = None, refuse: bool = True) -> Optional[AnnotationStore]:
+def find_store(
+    source: Fingerprint,
+    cache_dir: Optional[str] = None,
+    refuse: bool = True,
+    path_fields: Sequence[str] = PATH_FIELDS[:1],
+) -> Optional[AnnotationStore]:
     """As :func:`open_store`, but None where it would have to be built."""
     hold = StoreCache(cache_dir, FORMAT_VERSION).find(source, is_store)
-    return None if hold is None else _accepted(_map(hold), refuse)
+    if hold is None:
+        return None
+    store = _map(hold)
+    if refuse:
+        _refuse(store.violations, path_fields)
+    return store
 
 
 def _map(hold: Hold) -> AnnotationStore:
@@ -69,10 +88,10 @@ def _map(hold: Hold) -> AnnotationStore:
         return AnnotationStore(hold.path)
 
 
-def _accepted(store: AnnotationStore, refuse: bool = True) -> AnnotationStore:
-    if refuse and store.violation:
-        raise store.violation
-    return store
+def _refuse(violations: Violations, path_fields: Sequence[str]) -> None:
+    violation = violations.of(path_fields)
+    if violation is not None:
+        raise violation
 
 
 def has_store_magic(path: Union[str, os.PathLike]) -> bool:

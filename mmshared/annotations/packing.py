@@ -15,6 +15,7 @@ from .cache.locks import NoLock
 from .cache.progress import Progress
 from .cache.publish import Draft, scratch
 from .errors import StoreError
+from .layout import PATH_FIELDS
 from .opening import has_store_magic
 from .parsing.builder import build_store
 
@@ -36,7 +37,7 @@ def pack_store(source: PathLike, target: PathLike, force: bool = False) -> int:
         Size of the store in bytes.
 
     Raises:
-        AnnotationFileError: ``source`` is not COCO annotations, or mmdet's ``CocoDataset`` would choke on it.
+        AnnotationFileError: ``source`` is not COCO annotations, or all of mmdet's datasets would choke on it.
         StoreError: ``source`` is a store itself.
         FileExistsError: ``target`` is something else than a store.
         CacheSpaceError: the disk is full.
@@ -51,7 +52,7 @@ def pack_store(source: PathLike, target: PathLike, force: bool = False) -> int:
         try:
             with open(mark.source, 'rb') as file:
                 call = functools.partial(scratch, target.parent)
-                violation = build_store(file, mark.source, draft.file, call, progress)
+                violation = build_store(file, mark.source, draft.file, call, progress).of(PATH_FIELDS)
             if violation:
                 raise violation
             if mark.again() != mark:

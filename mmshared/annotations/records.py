@@ -19,6 +19,7 @@ from .layout import (
     MISSING,
     POLYGONS,
     RUN_LENGTH,
+    Trait,
     image_record,
 )
 from .ragged import BLOCK, Offsets, Texts, gather
@@ -63,7 +64,7 @@ class Records:
         self._image_texts = {
             'name': Texts(column['text.image_name'], np.diff(index[:, INDEX.index('name')])),
             'raw': Texts(column['text.image_raw'], np.diff(index[:, INDEX.index('image_raw')])),
-            'extra': Texts(column['text.image_extra'], column['image.extra']),
+            'extra': Texts(column['text.image_extra'], np.diff(index[:, INDEX.index('image_extra')])),
         }
         self._superseded = Texts(column['text.superseded'], column['length.superseded'])
         self._ids = {name: id_values(container, name) for name in ('image', 'category')}
@@ -164,7 +165,7 @@ class Records:
             self.image_key(group),
             int(row[_HEIGHT]),
             int(row[_WIDTH]),
-            self._image_texts['name'][group],
+            None if int(row[_TRAITS]) & Trait.NAMELESS else self._image_texts['name'][group],
             self._image_texts['extra'][group],
         )
 

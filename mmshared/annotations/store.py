@@ -13,8 +13,8 @@ import numpy as np
 from .cache import hold
 from .categories import read_categories
 from .container import Container
-from .errors import AnnotationFileError, StoreError
-from .layout import COLUMNS, INDEX, OFFSETS
+from .errors import AnnotationFileError, StoreError, Violations
+from .layout import COLUMNS, INDEX, OFFSETS, PATH_FIELDS
 from .records import Records, id_values
 
 
@@ -35,6 +35,7 @@ class AnnotationStore:
         source: path of the annotation file, as it was when parsed.
         num_images: distinct image ids, in order of first appearance.
         num_annotations: annotation records, those of unknown images included.
+        violations: what mmdet's datasets would choke on in this file.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -50,6 +51,7 @@ class AnnotationStore:
         try:
             self.source: str = attributes['source']
             self.num_images, self.num_annotations = int(attributes['images']), int(attributes['annotations'])
+            self.violations = Violations.from_json(self.source, attributes['violations'])
             self._check_shapes()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise StoreError(f'{self.path}: its header is inconsistent ({error!r})') from error
@@ -103,8 +105,7 @@ class AnnotationStore:
     @property
     def violation(self) -> Optional[AnnotationFileError]:
         """What mmdet's ``CocoDataset`` would choke on in this file; None if nothing."""
-        found = self.container.attributes['violation']
-        return AnnotationFileError(self.source, *found) if found else None
+        return self.violations.of(PATH_FIELDS[:1])
 
     @property
     def top(self) -> Dict[str, Any]:
@@ -163,6 +164,6 @@ class AnnotationStore:
         """Key of each annotation's image, and whether it is coded, in stored order."""
         columns = self.container.columns
         index = columns['index']
-        known = np.repeat(index[:-1, 10].astype(np.int64), np.diff(index[:, 0]))
+        known = np.repeat(index[:-1, INDEX.index('id')].astype(np.int64), np.diff(index[:, 0]))
         keys = np.concatenate([known, columns['orphan.image'].astype(np.int64)])
         return keys, columns['annotation.coded'] & 2 != 0

@@ -83,7 +83,7 @@ def _lengths(store: AnnotationStore) -> Iterator[str]:
     """The lengths of texts and lists add up to what is there."""
     columns, known = store.container.columns, store.container.columns['index'][-1, 0]
     pairs = {f'text.{name}': f'annotation.{name}' for name in ('bits', 'rle', 'extra', 'raw', 'polygons')}
-    pairs.update({'text.image_extra': 'image.extra', 'text.superseded': 'length.superseded'})
+    pairs.update({'text.superseded': 'length.superseded'})
     pairs.update({f'text.{name}_ids': f'length.{name}_ids' for name in ('image', 'annotation', 'category')})
     for text, length in pairs.items():
         lengths = columns[length]
@@ -96,9 +96,8 @@ def _lengths(store: AnnotationStore) -> Iterator[str]:
             yield f'the index of {name} does not begin at 0'
     if columns['orphan.image'].size != store.num_annotations - known:
         yield f'orphan.image has {columns["orphan.image"].size} rows'
-    for name in ('image.extra', 'image.position'):
-        if columns[name].size != store.num_images:
-            yield f'{name} has {columns[name].size} rows'
+    if columns['image.position'].size != store.num_images:
+        yield f'image.position has {columns["image.position"].size} rows'
     sizes = {columns[f'{name}'].size for name in ('superseded.position', 'superseded.group', 'length.superseded')}
     if len(sizes) > 1:
         yield 'the columns of superseded images differ in length'
@@ -130,7 +129,7 @@ def _numbers(store: AnnotationStore) -> Iterator[str]:
         ('annotation.id', key[coded & 1 != 0], 0, counts['annotation'] - 1),
         ('orphan.image', columns['orphan.image'][coded[known:] & 2 != 0], 0, counts['image'] - 1),
         ('index of id', index[image_coded, INDEX.index('id')], 0, counts['image'] - 1),
-        ('index of traits', index[:, INDEX.index('traits')], 0, 7 << 8 | 127),
+        ('index of traits', index[:, INDEX.index('traits')], 0, 7 << 8 | 255),
         ('superseded.group', columns['superseded.group'], 0, store.num_images - 1),
     ):
         if values.size and (values.min() < low or values.max() > high):
@@ -163,7 +162,7 @@ def _offsets(store: AnnotationStore) -> Iterator[str]:
         lengths = columns[f'annotation.{name}'] if name not in _WIDTH else _of_width(columns, width, name)
         if (np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[starts] != index[:, INDEX.index(name)]).any():
             yield f'the index of {name} is not where its lengths say'
-    for name in ('name', 'image_raw'):
+    for name in ('name', 'image_raw', 'image_extra'):
         ends = index[:, INDEX.index(name)]
         if ends[0] != 0 or ends[-1] != columns[OFFSETS[name]].size:
             yield f'the index of {name} does not cover {OFFSETS[name]}'
@@ -210,9 +209,12 @@ def _derived(store: AnnotationStore) -> Iterator[str]:
         yield 'annotation.flags do not say what mmdet keeps'
     expected = by_image(annotation_traits(rows, keep, odd), starts)
     expected |= scale_traits(columns['annotation.coords'][known], rows['code'], starts)
-    expected |= np.where(odd_image, int(Trait.ODD), 0) | traits & Trait.CODED
+    expected |= np.where(odd_image, int(Trait.ODD), 0) | traits & int(Trait.CODED | Trait.NAMELESS)
     if (expected != traits).any():
         yield 'the traits of images are not those of their annotations'
+    named = np.diff(index[:, INDEX.index('name')]) != 0
+    if ((traits & Trait.NAMELESS != 0) & (named | odd_image)).any():
+        yield 'images have a name, and a trait that says they have none'
 
 
 def _texts(store: AnnotationStore) -> Iterator[str]:
@@ -220,11 +222,12 @@ def _texts(store: AnnotationStore) -> Iterator[str]:
     columns, index = store.container.columns, store.container.columns['index']
     names = np.diff(index[:, INDEX.index('name')])
     raws = np.diff(index[:, INDEX.index('image_raw')])
+    extras = np.diff(index[:, INDEX.index('image_extra')])
     image, annotation = ('id',), ('id', 'image_id', 'category_id')
     tables: Tuple[Tuple[str, np.ndarray, Callable[[bytes], Any]], ...] = (
         ('text.image_name', names, bytes.decode),
         ('text.image_raw', raws, _record(*image)),
-        ('text.image_extra', columns['image.extra'], _record()),
+        ('text.image_extra', extras, _record()),
         ('text.superseded', columns['length.superseded'], _record(*image)),
         ('text.raw', columns['annotation.raw'], _record(*annotation)),
         ('text.extra', columns['annotation.extra'], _record()),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os.path as osp
+import re
 import struct
 from itertools import accumulate, chain, islice
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from .columns import SCALES, decode_coordinates
 from .errors import AnnotationFileError, shorten
 from .layout import COORDS_INT, COORDS_MIXED, FLAG_FORMS, INDEX, KEPT, RUN_LENGTH, Trait
+from .paths import COCO_PATHS, Paths
 from .records import as_written, id_values
 from .store import AnnotationStore
 
@@ -22,7 +24,7 @@ _ODD, _CODED, _VARIED_OR_ODD = int(Trait.ODD), int(Trait.CODED), int(Trait.VARIE
 _INTEGERS, _NO_POLYGONS, _BASED = int(Trait.INTEGERS), int(Trait.NO_POLYGONS), int(Trait.BASED)
 #: Below so many boxes Python's arithmetic takes less time than two more calls of numpy.
 _FEW = 32
-_BITS, _RLE, _RAW, _NAME, _IMAGE_RAW, _ID = map(INDEX.index, ('bits', 'rle', 'raw', 'name', 'image_raw', 'id'))
+_BITS, _RLE, _RAW, _IMAGE_RAW = map(INDEX.index, ('bits', 'rle', 'raw', 'image_raw'))
 #: ``ignore_flag`` by the row's flags.
 CROWD = [int(bool((*FLAG_FORMS, None, None)[flags & 7] in (1, True))) for flags in range(256)]
 
@@ -35,10 +37,12 @@ class DetectionView:
     Args:
         store: the store.
         cat_ids: ids of the categories asked for; an annotation's label is the index of its category here.
+        paths: where the images are.
     """
 
-    def __init__(self, store: AnnotationStore, cat_ids: Sequence[Any]) -> None:
-        self.store, self.cat_ids = store, list(cat_ids)
+    def __init__(self, store: AnnotationStore, cat_ids: Sequence[Any], paths: Paths = COCO_PATHS) -> None:
+        self.store, self.cat_ids, self.paths = store, list(cat_ids), paths
+        self._in_extra = paths.field != COCO_PATHS.field
         store.check_lengths()
         column = store.container.columns
         label_of = {cat_id: label for label, cat_id in enumerate(self.cat_ids)}
@@ -51,9 +55,10 @@ class DetectionView:
         wide = index.itemsize == 8
         self._unpack = struct.Struct(f'<{2 * len(INDEX)}{"q" if wide else "i"}').unpack_from
         self._unpack_header = _some_fields(wide, ('name', 'id', 'height', 'width', 'traits'), ('name',)).unpack_from
+        self._unpack_extra = _some_fields(wide, ('image_extra',), ('image_extra',)).unpack_from
         places = ('annotation', 'polygons', 'u16')
         self._unpack_place = _some_fields(wide, (*places, 'traits'), places).unpack_from
-        self._names = memoryview(column['text.image_name'])
+        self._names, self._extras = memoryview(column['text.image_name']), memoryview(column['text.image_extra'])
         self._category, self._flags = column['annotation.category'], column['annotation.flags']
         self._bbox = column['annotation.bbox']
         self._bbox_scale = float(store.container.attributes['scales']['bbox'])  # numpy takes twice as long for an int
@@ -68,7 +73,7 @@ class DetectionView:
         return self.store.num_images
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.store, self.cat_ids)
+        return type(self), (self.store, self.cat_ids, self.paths)
 
     def __copy__(self) -> DetectionView:
         return self
@@ -120,13 +125,7 @@ class DetectionView:
         Returns:
             dict of ``img_path``, ``img_id``, ``seg_map_path``, ``height`` and ``width``.
         """
-        name, key, height, width, traits, name_stop = self._unpack_header(self._index, row * self._row_size)
-        if traits & _ODD:
-            image = self._odd_image(row)
-            file_name, key, height, width = (image[k] for k in ('file_name', 'id', 'height', 'width'))
-        else:
-            file_name = str(self._names[name:name_stop], 'utf-8')
-            key = self._coded_ids[key] if traits & _CODED else key
+        file_name, key, height, width = self._image(row)
         return {
             'img_path': _join(img_prefix, file_name),
             'img_id': self._first_ids.get(row, key),
@@ -134,6 +133,31 @@ class DetectionView:
             'height': height,
             'width': width,
         }
+
+    def path(self, row: int) -> str:
+        """Where image ``row`` is, without a prefix."""
+        return self._image(row)[0]
+
+    def _image(self, row: int) -> Tuple[str, Any, Any, Any]:
+        """Path, id, height and width of image ``row``."""
+        name, key, height, width, traits, name_stop = self._unpack_header(self._index, row * self._row_size)
+        record = self._image_text(row) if traits & _ODD else None
+        if record is not None:
+            path, key, height, width = (record[field] for field in (self.paths.field, 'id', 'height', 'width'))
+        else:
+            path = self._extra_path(row) if self._in_extra else str(self._names[name:name_stop], 'utf-8')
+            key = self._coded_ids[key] if traits & _CODED else key
+        return path if self.paths.change is None else self.paths.change(path), key, height, width
+
+    def _extra_path(self, row: int) -> str:
+        start, stop = self._unpack_extra(self._index, row * self._row_size)
+        return _json(self._extras[start:stop])[self.paths.field]
+
+    def _image_text(self, row: int) -> Optional[Dict[str, Any]]:
+        """The record of image ``row`` if that is kept as text, else None."""
+        fields = self._fields(row)
+        text = self.store.container.columns['text.image_raw'][fields[_IMAGE_RAW] : fields[len(INDEX) + _IMAGE_RAW]]
+        return json.loads(text.tobytes()) if text.size else None
 
     def instances(self, row: int) -> List[Dict[str, Any]]:
         """The instances of image ``row`` that mmdet keeps, in fresh objects.
@@ -252,17 +276,6 @@ class DetectionView:
             at += size
         return decoded
 
-    def _odd_image(self, row: int) -> Dict[str, Any]:
-        """``id``, ``file_name``, ``height`` and ``width`` of an image with a record that is kept as text."""
-        fields, column = self._fields(row), self.store.container.columns
-        text = column['text.image_raw'][fields[_IMAGE_RAW] : fields[len(INDEX) + _IMAGE_RAW]]
-        if text.size:
-            return json.loads(text.tobytes())
-        name = column['text.image_name'][fields[_NAME] : fields[len(INDEX) + _NAME]].tobytes().decode()
-        key, height, width = fields[_ID : _ID + 3]
-        key = self._coded_ids[key] if fields[len(INDEX) - 1] & _CODED else key
-        return {'id': key, 'file_name': name, 'height': height, 'width': width}
-
     def _texts(self, fields: tuple) -> Dict[int, Dict[str, Any]]:
         """Those annotation records of an image that are kept as text, by their position in it."""
         column, at = self.store.container.columns, fields[_RAW]
@@ -274,12 +287,23 @@ class DetectionView:
             at += size
         return records
 
-    def valid_rows(self, filter_empty_gt: bool, min_size: Any) -> Optional[np.ndarray]:
+    def left_out(self) -> np.ndarray:
+        """The images that are to be left out, see :class:`~.paths.Paths`: int64, shape (L,), increasing."""
+        index = self.store.container.columns['index']
+        names = '|'.join(re.escape(osp.basename(path)) for path in self.paths.without).encode()
+        places = [match.start() for match in re.finditer(names, self._names)] if names else []
+        rows = np.searchsorted(index[:, INDEX.index('name')], places, 'right') - 1
+        # Those kept as text may be others, and a few found may only end like one.
+        rows = np.union1d(rows, np.flatnonzero(np.diff(index[:, INDEX.index('image_raw')])))
+        return np.array([row for row in rows.tolist() if self.path(row) in self.paths.without], np.int64)
+
+    def valid_rows(self, filter_empty_gt: bool, min_size: Any, crowds: bool = True) -> Optional[np.ndarray]:
         """The images that ``CocoDataset.filter_data`` keeps; None for all of them.
 
         Args:
             filter_empty_gt: only images with an annotation, kept or not, of one of the categories.
             min_size: only images of which neither side is smaller, in pixels.
+            crowds: False: ``filter_empty_gt`` asks for an instance that is no crowd (``CityscapesDataset``).
 
         Returns:
             int64, shape (M,), increasing; None if no image is left out.
@@ -294,11 +318,20 @@ class DetectionView:
         if filter_empty_gt:
             starts = index[:, 0]
             known = self._label[self._category[: int(starts[-1])]] >= 0
+            if not crowds:
+                flags = self._flags[: int(starts[-1])]
+                known &= (flags & KEPT != 0) & ~np.array(CROWD, bool)[flags]
             counts = np.concatenate([[0], np.cumsum(known)])[starts]
-            valid &= np.diff(counts) > 0
+            some = np.diff(counts) > 0
+            if not crowds:
+                some[odd] = [self._has_single(row) for row in np.flatnonzero(odd).tolist()]
+            valid &= some
         for row in np.flatnonzero(odd & valid).tolist():
             valid[row] = self._is_large(row, min_size)
         return None if valid.all() else np.flatnonzero(valid)
+
+    def _has_single(self, row: int) -> bool:
+        return any(instance['ignore_flag'] != 1 for instance in self.instances(row))
 
     def _is_large(self, row: int, min_size: Any) -> bool:
         info = self.header(row, '')

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from mmshared.annotations import Fingerprint, find_store, open_store
+from mmshared.annotations.layout import PATH_FIELDS
 from mmshared.annotations.packing import pack_store, refuse_store, store_name
 
 from .errors import FORESEEABLE, complain
@@ -60,8 +61,8 @@ def _into_cache(file: str, cache_dir: Optional[str]) -> None:
     began = time.monotonic()
     _check_local(file)
     refuse_store(file)
-    known = find_store(Fingerprint.of_file(file), cache_dir)
-    store = open_store(file, cache_dir) if known is None else known
+    known = find_store(Fingerprint.of_file(file), cache_dir, PATH_FIELDS)
+    store = open_store(file, cache_dir, path_fields=PATH_FIELDS) if known is None else known
     _report(file, store.path, 'packed in' if known is None else 'is there already, found in', time.monotonic() - began)
 
 

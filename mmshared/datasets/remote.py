@@ -13,7 +13,7 @@ from typing import Callable, Iterator, Optional, TypeVar, Union
 from mmengine.fileio import LocalBackend, get_file_backend, get_local_path
 from mmengine.fileio.backends import backends, prefix_to_backends
 
-from mmshared.annotations import AnnotationStore, Fingerprint, StoreCache, find_store, open_store
+from mmshared.annotations import COCO_PATHS, AnnotationStore, Fingerprint, StoreCache, find_store, open_store
 from mmshared.annotations.cache import SPACE_ERRNOS, tempfiles_in
 from mmshared.annotations.panoptic import KIND as PANOPTIC
 from mmshared.annotations.panoptic import PanopticStore, find_panoptic, open_panoptic
@@ -33,6 +33,7 @@ def open_annotations(
     backend_args: Optional[dict] = None,
     cache_dir: Optional[str] = None,
     refuse: bool = True,
+    path_field: str = COCO_PATHS.field,
 ) -> AnnotationStore:
     """Return the store of ``ann_file``, as ``open_store`` does, fetching the file first if it is a remote one.
 
@@ -48,21 +49,23 @@ def open_annotations(
         ann_file: path or address.
         backend_args: as for ``mmengine.fileio.get_local_path``.
         cache_dir, refuse: as for ``open_store``.
+        path_field: the field of an image's record that says where the image lies.
 
     Raises:
         FetchError: the backend failed, in this process or in the one that fetched for all.
         TypeError: ``backend_args`` are not for the local backend, which is meant.
         AnnotationFileError, CacheError: as from ``open_store``; so are errors of a local file.
     """
-    open_it, find_it = (functools.partial(function, refuse=refuse) for function in (open_store, find_store))
-    return _open_anywhere(ann_file, backend_args, cache_dir, open_it, find_it)
+    options = {'refuse': refuse, 'path_fields': (path_field,)}
+    open_it, find_it = (functools.partial(function, **options) for function in (open_store, find_store))
+    return _open_anywhere(ann_file, backend_args, cache_dir, open_it, find_it, purpose=path_field if refuse else '')
 
 
 def open_panoptic_annotations(
     ann_file: Union[str, os.PathLike], backend_args: Optional[dict] = None, cache_dir: Optional[str] = None
 ) -> PanopticStore:
     """As :func:`open_annotations`, for a file in COCO's panoptic format."""
-    return _open_anywhere(ann_file, backend_args, cache_dir, open_panoptic, find_panoptic, PANOPTIC)
+    return _open_anywhere(ann_file, backend_args, cache_dir, open_panoptic, find_panoptic, kind=PANOPTIC)
 
 
 def _open_anywhere(
@@ -72,6 +75,7 @@ def _open_anywhere(
     open_it: Callable[..., Store],
     find_it: Callable[..., Optional[Store]],
     kind: str = '',
+    purpose: str = '',
 ) -> Store:
     address = os.fspath(ann_file)
     if is_local(address, backend_args):
@@ -86,7 +90,7 @@ def _open_anywhere(
     def find(digest: str) -> Optional[Store]:
         return find_it(Fingerprint(address, (('blake2b', digest),), kind=kind), cache_dir)
 
-    key = json.dumps([address, backend_args, *kind], sort_keys=True, default=repr)
+    key = json.dumps([address, backend_args, kind, purpose], sort_keys=True, default=repr)
     return StoreCache(cache_dir).once_per_job(key, address, fetch, find)
 
 

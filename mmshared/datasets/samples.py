@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os.path as osp
 import pickle
-from typing import Any, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from mmshared.annotations import ArrayView, shared_rows
 from .deferred import DeferredInstances, LazyResults
 
 Positions = Union[range, np.ndarray]
+
+
+class Filter(NamedTuple):
+    """What stock's ``filter_data`` goes by: see :meth:`~mmshared.annotations.DetectionView.valid_rows`."""
+
+    filter_empty_gt: bool = False
+    min_size: Any = 0
+    crowds: bool = True
 
 
 class Samples:
@@ -25,7 +33,7 @@ class Samples:
     Args:
         view: the annotations as mmdet's ``CocoDataset`` understands them.
         paths: ``img`` prefix, ``seg`` prefix or None, suffix of segmentation maps.
-        keep: None for all images, else ``filter_empty_gt`` and ``min_size`` of stock's ``filter_data``.
+        keep: None for all images that the view does not leave out.
         text: None, or the entries that ``return_classes`` adds to every item.
         cache_dir: where the rows that ``keep`` leaves are kept for all processes, as for the store.
         positions: None for all that ``keep`` leaves, else which of them, in order.
@@ -35,7 +43,7 @@ class Samples:
         self,
         view: ArrayView,
         paths: Tuple[str, Optional[str], str],
-        keep: Optional[Tuple[bool, Any]] = None,
+        keep: Optional[Filter] = None,
         text: Optional[dict] = None,
         cache_dir: Optional[str] = None,
         positions: Optional[Positions] = None,
@@ -45,7 +53,7 @@ class Samples:
         self._paths = osp.join(paths[0], ''), *paths[1:]  # ends in a slash: nothing left to do for every image
         # Everybody who reads an item may change what is in it; loading a pickle is the fastest deep copy.
         self._text = None if text is None else pickle.dumps(text)
-        kept = range(len(view)) if keep is None else valid_rows(view, *keep, cache_dir=cache_dir)
+        kept = valid_rows(view, keep, cache_dir)
         self._positions = range(len(kept)) if positions is None else positions
         self._rows = _take(kept, self._positions)
 
@@ -95,10 +103,21 @@ class Samples:
         return Samples, (*self._recipe, self._positions)
 
 
-def valid_rows(view: ArrayView, filter_empty_gt: bool, min_size: Any, cache_dir: Optional[str]) -> Positions:
-    """Return the rows that stock's ``filter_data`` keeps: worked out once per node, then mapped."""
-    key = f'valid rows {view.cat_ids!r} {filter_empty_gt} {min_size!r}'
-    rows = shared_rows(view.store, key, lambda: view.valid_rows(filter_empty_gt, min_size), cache_dir)
+def valid_rows(view: ArrayView, keep: Optional[Filter], cache_dir: Optional[str]) -> Positions:
+    """Return the rows that are not left out, and pass the filter: worked out once per node, then mapped."""
+    without = view.paths.without
+    if keep is None and not without:
+        return range(len(view))
+
+    def compute() -> Optional[np.ndarray]:
+        rows = None if keep is None else view.valid_rows(*keep)
+        left_out = view.left_out()
+        if not left_out.size:
+            return rows
+        return np.setdiff1d(np.arange(len(view)) if rows is None else rows, left_out, assume_unique=True)
+
+    key = f'valid rows {view.cat_ids!r} {keep!r} {without!r}'
+    rows = shared_rows(view.store, key, compute, cache_dir)
     return range(len(view)) if rows is None else rows
 
 

@@ -9,7 +9,7 @@ from mmdet.registry import DATASETS
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 
-from .coco import SharedCocoDataset
+from .annotations import SharedAnnotations
 from .once import PickledList, Sharing, copies_only, load_once
 
 
@@ -134,7 +134,7 @@ def _class_of(dataset: Any) -> Type[BaseDataset]:
             else 'Only such a class says where its samples are'
         )
         raise TypeError(f'SharedDataset: {name} is not a subclass of mmengine.dataset.BaseDataset. {advice}')
-    if issubclass(found, (SharedDataset, SharedCocoDataset)):
+    if issubclass(found, (SharedDataset, SharedAnnotations)):
         raise TypeError(f'SharedDataset: a {found.__name__} is shared already. Use it as it is')
     return found
 

@@ -8,18 +8,19 @@ import json
 import struct
 import tempfile
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 import pytest
 from pycocotools.coco import COCO
 
-from mmshared.annotations import AnnotationFileError, AnnotationStore
+from mmshared.annotations import AnnotationStore
+from mmshared.annotations.errors import Violations
 from mmshared.annotations.parsing.builder import build_store
 
 NAME = 'some/annotations.json'
 
 
-def build(text: bytes, path: Path) -> Optional[AnnotationFileError]:
+def build(text: bytes, path: Path) -> Violations:
     """Writes the store of ``text`` to ``path``; returns what mmdet would choke on."""
     with open(path, 'wb') as out:
         return build_store(io.BytesIO(text), NAME, out, tempfile.TemporaryFile)

@@ -16,7 +16,7 @@ import pytest
 
 from mmshared.annotations import AnnotationFileError, AnnotationStore, Fingerprint, StoreError, opening, packing
 from mmshared.annotations.cache import CacheSpaceError, SourceChangedError, publish
-from mmshared.annotations.packing import pack_store
+from mmshared.annotations.packing import build_store, pack_store
 
 from .helpers import exact, small
 
@@ -127,6 +127,7 @@ def test_a_bad_file_leaves_the_store_of_before(source, out):
 def test_a_file_that_is_being_written(source, out, monkeypatch):
     def build(file, *args):
         source.write_text(source.read_text() + ' ')
+        return build_store(file, *args)
 
     monkeypatch.setattr(packing, 'build_store', build)
     with pytest.raises(SourceChangedError, match='while it was read'):

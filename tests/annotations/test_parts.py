@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from mmshared.annotations import AnnotationFileError, AnnotationStore
+from mmshared.annotations.errors import Violations
 from mmshared.annotations.parsing import crew
 from mmshared.annotations.parsing.builder import build_store
 from mmshared.annotations.parsing.part import Part
@@ -56,7 +57,7 @@ class Build:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder, self._patch = folder, monkeypatch
 
-    def one(self, text: str, processes: int, part_bytes: int = 4000) -> Tuple[Any, Optional[AnnotationFileError]]:
+    def one(self, text: str, processes: int, part_bytes: int = 4000) -> Tuple[Any, Optional[Violations]]:
         """Path of the store, or the error; and what mmdet would choke on."""
         self._patch.setenv(crew.ENV, str(processes))
         source, path = self._folder / 'a.json', self._folder / f'{processes}.store'
@@ -209,7 +210,7 @@ def test_setting(build: Build, monkeypatch: pytest.MonkeyPatch, value: str) -> N
 
 def test_one_process_starts_no_other(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('subprocess.Popen', None)
-    assert build.one(json.dumps(content()), 1)[1] is None
+    assert build.one(json.dumps(content()), 1)[1].common is None
 
 
 @pytest.mark.parametrize('executable', ['/bin/false', '/bin/true', '/bin/echo', '/no/such/file'])

@@ -250,6 +250,16 @@ def test_repeated_annotation_ids(tmp_path):
     assert found['refused'].level is Level.ERROR and 'not unique' in found['refused'].bites
 
 
+def test_what_only_lvis_takes_is_a_note(tmp_path):
+    data = clean()
+    for image in data['images']:
+        image['coco_url'] = image.pop('file_name')
+    found = oddities_of(data, tmp_path)['refused']
+    assert found.level is Level.NOTE and 'LVIS' in found.bites and found.examples[0].startswith('images[0]')
+    del data['images'][0]['coco_url']
+    assert oddities_of(data, tmp_path)['refused'].level is Level.ERROR
+
+
 FILE_CASES = {
     'no_info': (lambda d: d.pop('info'), Level.NOTE, ()),
     'no_categories': (lambda d: d.pop('categories'), Level.ERROR, ()),

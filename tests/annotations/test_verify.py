@@ -138,6 +138,12 @@ WRONG = {
     'image id beyond its table': ('index', index('id', 1, 44)),
     'traits beyond': ('index', index('traits', 0, 1 << 20)),
     'traits of others': ('index', index('traits', 0, 0)),
+    'a name that is said to be missing': (
+        'index',
+        lambda a: a | 128 * (np.arange(len(INDEX)) == INDEX.index('traits')),
+    ),
+    'extras of images beyond': ('index', index('image_extra', 3, 10**6)),
+    'extras of images short': ('index', index('image_extra', 3, 1)),
     'name not UTF-8': ('text.image_name', as_bytes(b'\xff')),
     'raw not JSON': ('text.raw', as_bytes(b'[')),
     'raw no object': ('text.raw', lambda a: np.frombuffer(b'[]'.ljust(a.size), np.uint8)),

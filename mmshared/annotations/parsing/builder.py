@@ -14,7 +14,7 @@ import msgspec
 
 from ..categories import read_categories
 from ..container import ContainerWriter
-from ..errors import AnnotationFileError, shorten
+from ..errors import AnnotationFileError, Violations, shorten
 from .crew import PART_BYTES, Crew
 from .ids import IdTable
 from .part import Table, new_table
@@ -32,7 +32,7 @@ def build_store(
     scratch: Scratch,
     progress: Optional[Progress] = None,
     part_bytes: int = PART_BYTES,
-) -> Optional[AnnotationFileError]:
+) -> Violations:
     """Parses the COCO file ``source`` and writes its store.
 
     Args:
@@ -44,7 +44,7 @@ def build_store(
         part_bytes: how much of the file is worth a process; :func:`~.crew.processes` says how many there may be.
 
     Returns:
-        What mmdet's ``CocoDataset`` would choke on, which the store remembers too; None if nothing.
+        What mmdet's datasets would choke on, which the store remembers too.
 
     Raises:
         AnnotationFileError: the file is not COCO annotations that pycocotools' ``COCO`` would take.

@@ -18,7 +18,18 @@ from msgspec import UNSET
 
 from ..columns import CoordinateEncoder
 from ..errors import AnnotationFileError, shorten
-from ..layout import AREA_INT, COORDS_INT, COORDS_MIXED, FLAG_FORMS, MISSING, NULL, ODD, POLYGONS, RUN_LENGTH
+from ..layout import (
+    AREA_INT,
+    COORDS_INT,
+    COORDS_MIXED,
+    FLAG_FORMS,
+    MISSING,
+    NULL,
+    ODD,
+    PATH_FIELDS,
+    POLYGONS,
+    RUN_LENGTH,
+)
 from .ids import CodeTable, IdTable
 from .numbers import MARK, MAX_INTEGER, Lists, NotPlain, Numbers, Scalars
 from .ranges import DecimalRange
@@ -159,7 +170,10 @@ class ImageIngest(_Ingest):
         columns['coded'] = 0 if coded is None else coded
         columns['height'] = [r.height for r in records]
         columns['width'] = [r.width for r in records]
-        names = [r.file_name.encode() for r in records]
+        for bit, field in enumerate(PATH_FIELDS):
+            are_texts = [_is_text(value) for value in self.schema.values(records, field)]
+            columns['paths'] |= np.array(are_texts, np.uint8) << bit
+        names = [b'' if r.file_name is UNSET else r.file_name.encode() for r in records]
         columns['name'] = [len(name) for name in names]
         self.spools['name'].write(b''.join(names))
         self._extras(columns, records)
@@ -168,6 +182,7 @@ class ImageIngest(_Ingest):
     def _odd_row(self, row: np.ndarray, position: int, value: Dict[str, Any]) -> None:
         row['id'], coded = self.ids.encode([self._key(position, value, 'id')])
         row['coded'] = 0 if coded is None else coded
+        row['paths'] = sum(isinstance(value.get(field), str) << bit for bit, field in enumerate(PATH_FIELDS))
 
 
 class _Segmentations:
@@ -359,6 +374,10 @@ def _small_flags(values: List[int]) -> np.ndarray:
     if flags is None or flags.max() > 1:
         raise NotPlain('a flag other than 0 and 1')
     return flags
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str or (type(value) is msgspec.Raw and bytes(value)[:1] == b'"')
 
 
 def _flag_form(value: Any) -> int:

@@ -34,5 +34,6 @@ IMAGE_ROW = np.dtype(
         ('extra', '<u4'),
         ('raw', '<u4'),
         ('coded', 'u1'),
+        ('paths', 'u1'),  # bit k: the record has a string for PATH_FIELDS[k]
     ]
 )

@@ -25,8 +25,8 @@ ANNOTATION: Dict[str, Any] = {
     'ignore': _Flag,
     'segmentation': Union[List[Raw], Dict[str, Raw], None, UnsetType],
 }
-IMAGE: Dict[str, Any] = {'id': _Id, 'height': _Pixels, 'width': _Pixels, 'file_name': str}
-_OPTIONAL = ('iscrowd', 'ignore', 'segmentation')
+IMAGE: Dict[str, Any] = {'id': _Id, 'height': _Pixels, 'width': _Pixels, 'file_name': Union[str, UnsetType]}
+_OPTIONAL = ('iscrowd', 'ignore', 'segmentation', 'file_name')
 #: A file with more different keys than this has its further ones kept as text, record by record.
 _MAX_EXTRAS = 64
 #: Keys with one of these cannot be learnt: msgspec does not take them for a field's name.
@@ -60,6 +60,16 @@ class Schema:
             if self._full or 'unknown field' not in str(error) or not self._learn(array):
                 raise
             return self.decode(array)
+
+    def values(self, records: List[Any], key: str) -> List[Any]:
+        """What each of ``records`` has for ``key``, a known one or not: UNSET where it has none."""
+        if key in self._fields:
+            return [getattr(record, key) for record in records]
+        if key not in self.extras:
+            return [UNSET] * len(records)
+        # A record of a struct made before the key was learnt does not even have the attribute.
+        name = f'extra{self.extras.index(key)}'
+        return [getattr(record, name, UNSET) for record in records]
 
     def extra_text(self, records: List[Any]) -> Tuple[List[bytes], bool]:
         """For each record the JSON object of its further keys, ``b''`` without any; and whether one has some."""

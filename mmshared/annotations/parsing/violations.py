@@ -30,7 +30,7 @@ class DetectionRules:
         images, annotations: the tables; their rows: arrays of their ``row`` dtype.
 
     Attributes:
-        violation: the first thing that stock would raise for; None if there is none.
+        violation: the first thing that stock would raise for, paths of images aside; None if there is none.
     """
 
     def __init__(
@@ -45,12 +45,9 @@ class DetectionRules:
     def check_image(self, position: int) -> None:
         """Notes what is wrong with the odd image record at ``position``."""
         record = self._image_texts[position]
-        for field in ('file_name', 'height', 'width'):
+        for field in ('height', 'width'):
             if field not in record:
                 self._note(self._images.error(position, record, 'is missing', field))
-        if not isinstance(record.get('file_name', ''), str):
-            problem = f'is {shorten(record["file_name"])}, should be a string'
-            self._note(self._images.error(position, record, problem, 'file_name'))
 
     def keeps(self, position: int, image_position: int) -> bool:
         """Whether mmdet keeps the annotation at ``position``; False after noting that it would raise."""

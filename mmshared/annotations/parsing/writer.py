@@ -9,8 +9,8 @@ import numpy as np
 
 from ..columns import F64, I32, U16, narrow
 from ..container import ContainerWriter
-from ..errors import AnnotationFileError, shorten
-from ..layout import FLAG_FORMS, INDEX, KEPT, RAGGED, Trait, image_record, json_list
+from ..errors import AnnotationFileError, Violations, shorten
+from ..layout import FLAG_FORMS, INDEX, KEPT, PATH_FIELDS, RAGGED, Trait, image_record, json_list
 from ..traits import annotation_traits, by_image, scale_traits
 from .detection import kept
 from .grouping import Groups, group_by_image
@@ -59,11 +59,11 @@ class StoreWriter:
             spool.write(self._unordered[order[block]].view(np.uint8))
         return np.frombuffer(spool.map(), ANNOTATION_ROW)
 
-    def write(self, attributes: Dict[str, Any], top: Dict[str, bytes]) -> Optional[AnnotationFileError]:
+    def write(self, attributes: Dict[str, Any], top: Dict[str, bytes]) -> Violations:
         """Writes everything and closes the store with ``attributes`` and what it adds to them.
 
         Returns:
-            What mmdet would choke on, None if nothing.
+            What mmdet would choke on.
         """
         scales = self._fixed_columns()
         self._flags()
@@ -75,7 +75,7 @@ class StoreWriter:
         for name, table in (('image', self._images.ids), ('annotation', self._annotations.ids)):
             self._texts(f'{name}_ids', table.texts())
         self._texts('category_ids', [json.dumps(v).encode() for v in self._annotations.categories.values])
-        violation = self._duplicate_ids() or self._rules.violation
+        violations = Violations(self._duplicate_ids() or self._rules.violation, self._unknown_paths())
         self._out.close(
             {
                 **attributes,
@@ -83,10 +83,10 @@ class StoreWriter:
                 'annotations': int(self._rows.size),
                 'known': int(self.groups.starts[-1]),
                 'scales': scales,
-                'violation': violation and [violation.problem, violation.record, violation.field],
+                'violations': violations.as_json(),
             }
         )
-        return violation
+        return violations
 
     def _texts(self, name: str, texts: List[bytes]) -> None:
         data, lengths = json_list(texts)
@@ -138,6 +138,7 @@ class StoreWriter:
         self._traits |= by_image(traits, groups.starts)
         self._traits[odd_image] |= Trait.ODD
         self._traits[records['coded'] != 0] |= Trait.CODED
+        self._traits[~odd_image & (records['paths'] & 1 == 0)] |= Trait.NAMELESS
         self._out.add('annotation.flags', flags)
 
     def _ragged_columns(self) -> None:
@@ -166,7 +167,6 @@ class StoreWriter:
             ends = np.concatenate([[0], np.cumsum(rows[field], dtype=np.int64)])
             self._starts['image_raw' if field == 'raw' else field] = ends
         self._starts['image_extra'] = self._starts.pop('extra')
-        out.add('image.extra', narrow(rows['extra']))
         out.add('image.position', narrow(groups.last))
         self._superseded()
 
@@ -178,22 +178,37 @@ class StoreWriter:
         texts = []
         if positions.size:
             ends = {f: np.cumsum(self._image_rows[f], dtype=np.int64) for f in ('name', 'extra', 'raw')}
-            texts = [self._image_text(int(position), ends) for position in positions]
+            texts = [self._image_text(p, {f: int(end[p]) for f, end in ends.items()}) for p in positions.tolist()]
         self._out.add('superseded.position', narrow(positions))
         self._out.add('superseded.group', narrow(self.groups.of_record[positions]))
         self._texts('superseded', texts)
 
-    def _image_text(self, position: int, ends: Dict[str, np.ndarray]) -> bytes:
+    def _unknown_paths(self) -> Dict[str, Optional[AnnotationFileError]]:
+        """For each field that may say where an image lies the error about the first image where it does not."""
+        found: Dict[str, Optional[AnnotationFileError]] = {}
+        for bit, field in enumerate(PATH_FIELDS):
+            lacking = self.groups.last[self._image_rows['paths'][self.groups.last] >> bit & 1 == 0]
+            found[field] = self._unknown_path(int(lacking[0]), field) if lacking.size else None
+        return found
+
+    def _unknown_path(self, position: int, field: str) -> AnnotationFileError:
+        rows = self._image_rows[: position + 1]
+        ends = {name: int(rows[name].sum(dtype=np.int64)) for name in ImageIngest.texts}
+        record = json.loads(self._image_text(position, ends))
+        problem = f'is {shorten(record[field])}, should be a string' if field in record else 'is missing'
+        return self._images.error(position, record, problem, field)
+
+    def _image_text(self, position: int, ends: Dict[str, int]) -> bytes:
+        """The image record at ``position`` as JSON; ``ends``: where its texts end, by their names."""
         row = self._image_rows[position]
-        piece = {
-            f: bytes(self._images.spools[f].map()[int(end[position]) - int(row[f]) : int(end[position])])
-            for f, end in ends.items()
-        }
+        piece = {f: bytes(self._images.spools[f].map()[end - int(row[f]) : end]) for f, end in ends.items()}
         if piece['raw']:
             return piece['raw']
         key = self._images.ids.values[int(row['id'])] if row['coded'] else int(row['id'])
         return json.dumps(
-            image_record(key, int(row['height']), int(row['width']), piece['name'], piece['extra'])
+            image_record(
+                key, int(row['height']), int(row['width']), piece['name'] if row['paths'] & 1 else None, piece['extra']
+            )
         ).encode()
 
     def _index(self) -> None:

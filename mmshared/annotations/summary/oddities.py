@@ -7,7 +7,7 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..errors import AnnotationFileError, clip, shorten
-from ..layout import INDEX, Trait
+from ..layout import INDEX, PATH_FIELDS, Trait
 from ..records import id_values
 from ..store import AnnotationStore
 from .blocks import POLYGON, RLE_LIST, RLE_STRING, Blocks, image_sizes
@@ -55,7 +55,10 @@ def _file(store: AnnotationStore) -> Iterator[Oddity]:
         problem = clip(
             violation.problem if violation.field is None else f'{violation.field!r} {violation.problem}', 400
         )
-        yield Oddity('refused', Level.ERROR, 'CocoDataset refuses this file', 1, where, problem)
+        level = Level.ERROR
+        if store.violations.of(PATH_FIELDS) is None:
+            level, problem = Level.NOTE, f'{problem}. Fine for LVIS v1, which finds images by their "coco_url"'
+        yield Oddity('refused', level, 'CocoDataset refuses this file', 1, where, problem)
     try:
         store.categories  # noqa: B018
     except AnnotationFileError as error:
