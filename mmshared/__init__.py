@@ -27,7 +27,8 @@ def _runs_as_command() -> bool:
     return os.path.basename(arguments[0]) in ('mmshared', 'mmshared.exe') if arguments else False
 
 
-if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine')):
+def register_components() -> None:
+    """Register all components that the installed packages allow for; torch and mmengine have to be there."""
     # What a stack has to say while it is imported (OneDL's does) is no part of a program's results.
     with contextlib.redirect_stdout(sys.stderr):
         from . import parallel  # noqa: F401
@@ -35,3 +36,7 @@ if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengin
 
         if all(find_spec(name) for name in ('mmcv', 'mmdet')):
             from . import datasets, evaluation  # noqa: F401
+
+
+if not _runs_as_command() and all(find_spec(name) for name in ('torch', 'mmengine')):
+    register_components()

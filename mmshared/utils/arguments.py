@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmengine.config import Config, DictAction
 
+from mmshared.conversion import convert
 from mmshared.utils.data_root import set_data_root
 
 
@@ -32,6 +33,11 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         '(quoted, without spaces)',
     )
     parser.add_argument(
+        '--lean',
+        action='store_true',
+        help="give every type of the config its shared or lean counterpart, as 'mmshared convert-config' does",
+    )
+    parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
@@ -44,7 +50,7 @@ def load_config(args: argparse.Namespace) -> Config:
     """The config that ``args`` ask for, with launcher, work folder and data root set.
 
     ``args`` comes from a parser with a ``config`` argument and :func:`add_job_arguments`. ``--cfg-options`` is applied
-    first, so that ``--data-root`` also finds what it adds.
+    first, so that ``--lean`` and ``--data-root`` also find what it adds.
 
     Raises:
         FileNotFoundError: no such config.
@@ -60,8 +66,12 @@ def load_config(args: argparse.Namespace) -> Config:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
         cfg.work_dir = str(Path('work_dirs') / Path(args.config).stem)
+    said = []
+    if args.lean:
+        said += [f'--lean: {line}' for line in convert(cfg).lines()]
     if args.data_root is not None:
-        old_roots = set_data_root(cfg, args.data_root)
-        if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-            print(f'data root: {", ".join(old_roots)} -> {args.data_root}')
+        said.append(f'data root: {", ".join(set_data_root(cfg, args.data_root))} -> {args.data_root}')
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        for line in said:
+            print(line)
     return cfg

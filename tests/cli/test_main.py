@@ -109,13 +109,17 @@ def test_something_is_not_installed(tmp_path):
     assert running.returncode == 1 and err == b'mmshared: error: msgspec is not installed. Install mmshared with pip\n'
 
 
-@pytest.mark.parametrize('arguments', [[], ['nonsense'], ['pack'], ['cache'], ['inspect'], ['inspect', '--no', 'x']])
+@pytest.mark.parametrize(
+    'arguments', [[], ['nonsense'], ['pack'], ['cache'], ['inspect'], ['inspect', '--no', 'x'], ['convert-config']]
+)
 def test_wrong_arguments(cli, arguments):
     status, out, err = cli(*arguments)
     assert status == 2 and out == '' and err.startswith('usage: mmshared')
 
 
-@pytest.mark.parametrize('arguments', [[], ['pack'], ['cache'], ['cache', 'prune'], ['inspect'], ['doctor']])
+@pytest.mark.parametrize(
+    'arguments', [[], ['pack'], ['cache'], ['cache', 'prune'], ['inspect'], ['doctor'], ['convert-config']]
+)
 def test_help(cli, arguments):
     status, out, _ = cli(*arguments, '--help')
     assert status == 0 and out.startswith('usage: mmshared')
