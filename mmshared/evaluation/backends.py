@@ -9,7 +9,7 @@ import contextlib
 import copy
 import io
 from importlib.util import find_spec
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Type
 
 import numpy as np
 
@@ -185,7 +185,7 @@ class UltraFast(Backend):
         return np.asarray(evaluation.eval['precision'])[:, :, 0], np.asarray(evaluation.eval['recall'])[:, 0]
 
 
-BACKENDS: Dict[str, Callable[[], Backend]] = {
+BACKENDS: Dict[str, Type[Backend]] = {
     'faster_coco_eval': FasterCocoEval,
     'pycocotools': PyCocoTools,
     'ultrafast': UltraFast,

@@ -28,7 +28,7 @@ OPTIONS = st.fixed_dictionaries(
     },
 )
 CASES = st.builds(Case, st.sets(st.sampled_from(FEATURES), max_size=5), st.integers(0, 2**32), st.integers(1, 6))
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=40, deadline=None)
 REAL = Path(__file__).resolve().parents[2] / '..' / 'shared' / 'data'
 
 
@@ -178,7 +178,7 @@ def test_real_annotations_with_repeated_ids(tmp_path, backend):
 
 def _compare_on_real_file(file, folder, backend, metrics):
     content, rng = json.loads(file.read_text()), np.random.default_rng(0)
-    content['images'] = content['images'][:300]
+    content['images'] = content['images'][:60]
     known = {image['id'] for image in content['images']}
     content['annotations'] = [a for a in content['annotations'] if a['image_id'] in known]
     file, names = write(folder, content), tuple(category['name'] for category in content['categories'])
