@@ -39,7 +39,6 @@ FOREIGN = [
     np.float64(2.5),
     np.str_('a'),
     np.bool_(True),
-    1 + 0j,
     b'a',
     (1,),
     1j,
@@ -54,13 +53,8 @@ def image(key: Any) -> dict:
     return {'id': key, 'file_name': 'a', 'height': 3, 'width': 4}
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    ids=st.lists(IDS, max_size=12),
-    images=st.lists(IDS, max_size=6),
-    asked=st.lists(IDS, max_size=6),
-    seed=st.integers(0, 2**32),
-)
+@settings(deadline=None, max_examples=60)
+@given(st.lists(IDS, max_size=12), st.lists(IDS, max_size=6), st.lists(IDS, max_size=6), st.integers(0, 2**32))
 def test_any_ids(ids: list, images: list, asked: list, seed: int) -> None:
     rng = random.Random(seed)
     of = [rng.choice([*images, *asked, 'x']) for _ in ids]
