@@ -28,6 +28,12 @@ _METRICS = {
     'CocoMetric': 'SharedCocoMetric',
     'CocoPanopticMetric': 'SharedCocoPanopticMetric',
     'LVISMetric': 'SharedLVISMetric',
+    'CocoVideoMetric': 'SharedCocoVideoMetric',
+    'OVCocoMetric': 'SharedOVCocoMetric',
+    'CocoOccludedSeparatedMetric': 'SharedCocoOccludedSeparatedMetric',
+    'DODCocoMetric': 'SharedDODCocoMetric',
+    'RefExpMetric': 'SharedRefExpMetric',
+    'gRefCOCOMetric': 'SharedgRefCOCOMetric',
 }
 _LOOPS = {
     'EpochBasedTrainLoop': 'LeanTrainLoop',
