@@ -28,6 +28,7 @@ _METRICS = {
     'CocoMetric': 'SharedCocoMetric',
     'CocoPanopticMetric': 'SharedCocoPanopticMetric',
     'LVISMetric': 'SharedLVISMetric',
+    'LVISFixedAPMetric': 'SharedLVISFixedAPMetric',
     'CocoVideoMetric': 'SharedCocoVideoMetric',
     'OVCocoMetric': 'SharedOVCocoMetric',
     'CocoOccludedSeparatedMetric': 'SharedCocoOccludedSeparatedMetric',

@@ -11,6 +11,7 @@ from .coco_style_metrics import (
     SharedOVCocoMetric,
     SharedRefExpMetric,
 )
+from .lvis_fixed_ap_metric import SharedLVISFixedAPMetric
 from .lvis_metric import SharedLVISMetric
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     'SharedCocoPanopticMetric',
     'SharedCocoVideoMetric',
     'SharedDODCocoMetric',
+    'SharedLVISFixedAPMetric',
     'SharedLVISMetric',
     'SharedOVCocoMetric',
     'SharedRefExpMetric',

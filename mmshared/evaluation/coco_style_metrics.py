@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import tempfile
-from typing import Any, Iterator, List, Optional
+from typing import Any, List, Optional
 
 from mmdet.evaluation.metrics import (
     CocoMetric,
@@ -24,6 +23,7 @@ from mmshared.datasets.remote import is_local
 
 from .coco import SharedCOCO
 from .collected import Part
+from .empty_file import empty_file
 from .gathered import GatheredResults, PickledResults
 
 
@@ -66,7 +66,7 @@ class SharedGroundTruth:
         self, ann_file: Optional[str] = None, *args: Any, cache_dir: Optional[str] = None, **kwargs: Any
     ) -> None:
         backend_args = kwargs.pop('backend_args', None)
-        with _empty_file() as nothing, contextlib.redirect_stdout(io.StringIO()):
+        with empty_file(b'{}') as nothing, contextlib.redirect_stdout(io.StringIO()):
             super().__init__(nothing, *args, **kwargs)
         self._api, self._backend_args, self.cache_dir, self.ann_file = None, backend_args, cache_dir, ann_file
         if ann_file is None and not isinstance(self, CocoMetric):  # which can do with the samples' own
@@ -106,22 +106,6 @@ class _Gathered(GatheredResults, SharedGroundTruth):
 
     def _collected(self, parts: List[Part], size: int) -> List[Any]:
         return PickledResults.ordered(parts, size)
-
-
-@contextlib.contextmanager
-def _empty_file() -> Iterator[str]:
-    """The path of a JSON file that holds an empty object."""
-    with contextlib.ExitStack() as stack:
-        if hasattr(os, 'memfd_create'):
-            descriptor = os.memfd_create('empty')
-            stack.callback(os.close, descriptor)
-            os.write(descriptor, b'{}')
-            yield f'/proc/self/fd/{descriptor}'
-            return
-        file = stack.enter_context(tempfile.NamedTemporaryFile(suffix='.json'))
-        file.write(b'{}')
-        file.flush()
-        yield file.name
 
 
 @METRICS.register_module()

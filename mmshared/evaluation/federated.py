@@ -12,7 +12,7 @@ Source: "LVIS: A Dataset for Large Vocabulary Instance Segmentation" (Gupta et a
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -80,15 +80,21 @@ class Federated(NamedTuple):
 
     Attributes:
         found: these.
-        forgiven: bool, shape (N,): without a match they are no mistake.
+        boxes: float64, shape (N, 4): x, y, width, height in pixels.
+        areas: float64, shape (N,): :data:`IGNORED` for those that are no mistake without a match.
     """
 
     found: Collected
-    forgiven: np.ndarray
+    boxes: np.ndarray
+    areas: np.ndarray
 
 
 def federated(
-    truth: FederatedTruth, found: Collected, cat_ids: Sequence[Any], scores: np.ndarray, areas: np.ndarray
+    truth: FederatedTruth,
+    found: Collected,
+    cat_ids: Sequence[Any],
+    boxes: np.ndarray,
+    scores: Optional[np.ndarray] = None,
 ) -> Federated:
     """Leave out the detections that do not count.
 
@@ -96,8 +102,8 @@ def federated(
         truth: the LVIS file.
         found: all detections.
         cat_ids: the category of each label.
-        scores: float64, shape (N,): by which the first :data:`MAX_DETECTIONS` of an image are chosen.
-        areas: float64, shape (N,), in square pixels.
+        boxes: float64, shape (N, 4): x, y, width, height in pixels.
+        scores: float64, shape (N,): by which the first :data:`MAX_DETECTIONS` of an image are chosen; None: all are.
     """
     labels, image = check_labels(found, cat_ids), found.image_rows
     number_of: Dict[Any, int] = {}
@@ -107,9 +113,12 @@ def federated(
     size = max(len(number_of), 1)
     pair = rows * size + category
     asked = [_present(truth, number_of), _pairs(truth.federation('neg_category_ids'), number_of)]
-    counts = _among_the_first(image, scores) & (areas > 0) & (np.isin(pair, np.concatenate(asked)) | (rows < 0))
+    areas = boxes[:, 2] * boxes[:, 3]
+    counts = (areas > 0) & (np.isin(pair, np.concatenate(asked)) | (rows < 0))
+    if scores is not None:
+        counts &= _among_the_first(image, scores)
     forgiven = np.isin(pair, _pairs(truth.federation('not_exhaustive_category_ids'), number_of)) & (rows >= 0)
-    return Federated(found.keep(counts), forgiven[counts])
+    return Federated(found.keep(counts), boxes[counts], np.where(forgiven, IGNORED, areas)[counts])
 
 
 def _present(truth: GroundTruth, number_of: Dict[Any, int]) -> np.ndarray:
@@ -147,8 +156,7 @@ class FederatedSource(RecordSource):
 
     def __init__(self, truth: GroundTruth, counting: Federated, iou_type: str) -> None:
         super().__init__(truth, counting.found, iou_type)
-        boxes = counting.found.xywh()
-        self._areas = np.where(counting.forgiven, IGNORED, boxes[:, 2] * boxes[:, 3])
+        self._boxes, self._areas = counting.boxes, counting.areas
 
     def detections(self, pairs: Pairs) -> List[Dict[str, Any]]:
         """See the parent."""

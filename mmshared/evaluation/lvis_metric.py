@@ -16,7 +16,7 @@ from .backends import BACKENDS, Settings
 from .coco_evaluation import curves
 from .coco_metric import InFile, SharedCocoMetric
 from .collected import Collected
-from .federated import MAX_DETECTIONS, FederatedSource, FederatedTruth, federated, restate
+from .federated import MAX_DETECTIONS, Federated, FederatedSource, FederatedTruth, federated, restate
 from .ground_truth import GroundTruth
 from .pairing import Pairing
 from .scoring import Scoring, iou_type_of
@@ -29,30 +29,11 @@ class LVISScoring(Scoring):
     """As ``LVISMetric`` computes and logs its metrics. The summary is lvis's own."""
 
     def _evaluate(self, name: str, regardless: bool = False) -> Any:
-        from lvis import LVISEval
-        from lvis.eval import Params
-
         metric, found, iou_type = self._metric, self._found, iou_type_of(name)
-        boxes = found.xywh()
         scores = (found.mask_scores if iou_type == 'segm' else found.scores).astype(np.float64)
-        counting = federated(self._truth, found, metric.cat_ids, scores, boxes[:, 2] * boxes[:, 3])
         Pairing(self._truth, found, metric.cat_ids, metric.img_ids)  # refuses what does not fit, counting or not
-        pairing = Pairing(self._truth, counting.found, metric.cat_ids, metric.img_ids)
-        summary = LVISEval.__new__(LVISEval)  # its constructor wants the whole file as dicts
-        summary.params, summary.results = Params(iou_type), {}
-        settings = Settings(iou_type, summary.params.iou_thrs, [MAX_DETECTIONS])
-        source, backend = FederatedSource(self._truth, counting, iou_type), BACKENDS[metric.backend]()
-        precision, recall = curves(pairing, source, backend, settings, self._logger, name)
-        summary.params.img_ids, summary.params.cat_ids = metric.img_ids, pairing.categories
-        summary.freq_groups = self._frequencies(pairing.categories, summary.params.img_count_lbl)
-        summary.eval = {'params': summary.params, 'precision': precision[..., 0], 'recall': recall[..., 0]}
-        summary.summarize()
-        return summary
-
-    def _frequencies(self, cat_ids: Sequence[Any], names: Sequence[str]) -> List[List[int]]:
-        """For each frequency ('r', 'c', 'f') the categories that have it."""
-        frequency = {category['id']: category['frequency'] for category in self._truth.categories}
-        return [[k for k, key in enumerate(cat_ids) if frequency[key] == name] for name in names]
+        counting = federated(self._truth, found, metric.cat_ids, found.xywh(), scores)
+        return evaluate_federated(self._truth, counting, metric, iou_type, self._logger, name)
 
     def _proposal(self) -> Dict[str, float]:
         # LVISMetric asks for an evaluation regardless of categories by a name that lvis does not know.
@@ -89,6 +70,42 @@ class LVISScoring(Scoring):
         rows[-1] += [None] * (columns - len(rows[-1]))
         self._logger.info('\n' + AsciiTable([['category', 'AP'] * (columns // 2), *rows]).table)
         return results
+
+
+def evaluate_federated(
+    truth: FederatedTruth, counting: Federated, metric: Any, iou_type: str, logger: MMLogger, title: str
+) -> Any:
+    """Evaluate detections as LVIS does.
+
+    Args:
+        truth: what there is to find.
+        counting: the detections that count.
+        metric: has ``backend``, ``cat_ids`` (the category of each label) and ``img_ids``.
+        iou_type: 'bbox' or 'segm'.
+        logger, title: for progress.
+
+    Returns:
+        An ``LVISEval`` as it is after ``summarize``.
+    """
+    from lvis import LVISEval
+    from lvis.eval import Params
+
+    summary = LVISEval.__new__(LVISEval)  # its constructor wants the whole file as dicts
+    summary.params, summary.results = Params(iou_type), {}
+    pairing = Pairing(truth, counting.found, metric.cat_ids, metric.img_ids)
+    most = max(int(counting.found.counts.max(initial=0)), MAX_DETECTIONS)  # however many: none is left out any more
+    settings = Settings(iou_type, summary.params.iou_thrs, [most])
+    source, backend = FederatedSource(truth, counting, iou_type), BACKENDS[metric.backend]()
+    precision, recall = curves(pairing, source, backend, settings, logger, title)
+    summary.params.img_ids, summary.params.cat_ids = metric.img_ids, pairing.categories
+    frequency = {category['id']: category['frequency'] for category in truth.categories}
+    summary.freq_groups = [
+        [k for k, key in enumerate(pairing.categories) if frequency[key] == name]
+        for name in summary.params.img_count_lbl
+    ]
+    summary.eval = {'params': summary.params, 'precision': precision[..., 0], 'recall': recall[..., 0]}
+    summary.summarize()
+    return summary
 
 
 @METRICS.register_module()

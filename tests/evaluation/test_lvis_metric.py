@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from mmshared.annotations import AnnotationFileError
-from mmshared.evaluation import SharedLVISMetric
+from mmshared.evaluation import SharedLVISFixedAPMetric, SharedLVISMetric
 
 from .lvis_cases import CASES, make_case
 
 lvis = pytest.importorskip('lvis', reason='the package lvis is not installed')
-from mmdet.evaluation.metrics import LVISMetric  # noqa: E402
+from mmdet.evaluation.metrics.lvis_metric import LVISFixedAPMetric, LVISMetric  # noqa: E402
 
 TABLE = json.loads((Path(__file__).parent / 'lvis_table.json').read_text())
 BACKENDS = ('pycocotools', 'faster_coco_eval', 'ultrafast')
@@ -201,3 +201,24 @@ def test_the_scores_of_masks_choose_among_them(tmp_path: Path) -> None:
     ours = run(SharedLVISMetric(path, cache_dir=str(tmp_path / 'cache'), **options), file, samples)
     with mock.patch.object(np, 'float', float, create=True):
         assert ours == run(LVISMetric(path, **options), file, samples)
+
+
+@pytest.mark.parametrize('topk', [10000, 9])
+@pytest.mark.parametrize('case', sorted(CASES))
+def test_fixed_ap(tmp_path: Path, case: str, topk: int) -> None:
+    file, path, samples = prepared(tmp_path, case)
+    with mock.patch.object(np, 'float', float, create=True):
+        stock = run(LVISFixedAPMetric(path, topk), file, samples)
+    metric = SharedLVISFixedAPMetric(path, topk, cache_dir=str(tmp_path / 'cache'))
+    for _ in range(2):
+        values, printed = run(metric, file, samples)
+        assert printed == stock[1]
+        assert values == pytest.approx(stock[0], rel=0, abs=1e-9)
+    assert values['lvis_fixed_ap/AP'] > 0
+
+
+def test_fixed_ap_of_nothing(tmp_path: Path) -> None:
+    file, path, samples = prepared(tmp_path, 'plain')
+    for metric in (LVISFixedAPMetric(path), SharedLVISFixedAPMetric(path, cache_dir=str(tmp_path / 'cache'))):
+        with pytest.raises(IndexError):
+            run(metric, file, [])
