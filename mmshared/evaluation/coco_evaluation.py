@@ -11,6 +11,7 @@ from mmengine.logging import MMLogger
 from terminaltables import AsciiTable
 
 from .backends import Backend, PyCocoTools, Settings
+from .memory import without_collections
 from .pairing import Pairing
 from .records import RecordMaker, RecordSource
 
@@ -105,7 +106,8 @@ def curves(
         records.check()
         if len(pairs):
             chosen = backend if backend.takes(records) else PyCocoTools()
-            precision[:, :, category], recall[:, category] = chosen.curves(records, settings)
+            with without_collections():
+                precision[:, :, category], recall[:, category] = chosen.curves(records, settings)
         progress.add(len(pairs))
     return precision, recall
 
