@@ -9,8 +9,8 @@ import os
 import re
 import sys
 
-IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson']
-IMPORTS += ['pytest', 'xdist', 'hypothesis', 'psutil', 'ruff']
+IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson', 'faster_coco_eval']
+IMPORTS += ['pytest', 'xdist', 'hypothesis', 'psutil', 'ruff', 'lvis', 'ultrafast_pycocotools']
 
 
 def distributions(stack):

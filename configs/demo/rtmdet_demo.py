@@ -54,7 +54,7 @@ val_dataloader = dict(
         pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
-val_evaluator = dict(ann_file=data_root + 'annotations/val.json', proposal_nums=(100, 1, 10))
+val_evaluator = dict(type='SharedCocoMetric', ann_file=data_root + 'annotations/val.json', proposal_nums=(100, 1, 10))
 test_evaluator = val_evaluator
 
 train_cfg = dict(_delete_=True, type='LeanTrainLoop', max_epochs=max_epochs, val_interval=1)

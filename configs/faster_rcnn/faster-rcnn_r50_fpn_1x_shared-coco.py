@@ -6,6 +6,8 @@ dataset_type = 'SharedCocoDataset'
 train_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
 val_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
 test_dataloader = dict(collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type))
+val_evaluator = dict(type='SharedCocoMetric')
+test_evaluator = dict(type='SharedCocoMetric')
 
 # Workers live only while they are needed.
 train_cfg = dict(type='LeanTrainLoop')

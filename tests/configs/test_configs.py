@@ -4,10 +4,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mmdet.registry import DATASETS, LOOPS, MODELS
+from mmdet.registry import DATASETS, LOOPS, METRICS, MODELS
 from mmengine.config import Config
 from mmengine.registry import FUNCTIONS, init_default_scope
 
+from mmshared.evaluation import SharedCocoMetric
 from mmshared.parallel import packed_collate
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
@@ -52,9 +53,11 @@ def unscoped(node):
 
 @pytest.mark.parametrize('kind', ['detection', 'instance'])
 def test_the_base_data_are_those_of_mmdet(kind):
-    """But for the types of dataset and loading transform, and for how a batch is collated."""
+    """But for the types of dataset, loading transform and metric, and for how a batch is collated."""
     ours = Config.fromfile(CONFIGS / '_base_' / 'datasets' / f'shared_coco_{kind}.py')
-    text = ours.pretty_text.replace('SharedCocoDataset', 'CocoDataset').replace('LoadSharedAnn', 'LoadAnn')
+    text = ours.pretty_text
+    for name in ('CocoDataset', 'LoadAnnotations', 'CocoMetric'):
+        text = text.replace({'LoadAnnotations': 'LoadSharedAnnotations'}.get(name, f'Shared{name}'), name)
     ours = Config.fromstring(text, '.py')
     assert ours.pop('custom_imports')['imports'] == ['mmshared']
     for split in ('train', 'val', 'test'):
@@ -77,6 +80,14 @@ def test_batches_are_packed(name):
     for split in ('train', 'val', 'test'):
         collate = cfg[f'{split}_dataloader'].collate_fn
         assert FUNCTIONS.get(collate.type) is packed_collate
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_evaluators_share_the_ground_truth(name):
+    cfg = Config.fromfile(CONFIGS / name)
+    for split in ('val', 'test'):
+        metric = METRICS.get(cfg[f'{split}_evaluator'].type)
+        assert metric is SharedCocoMetric
 
 
 @pytest.mark.parametrize('name', JOBS)

@@ -24,3 +24,5 @@ val_dataloader = dict(
     collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type, pipeline=test_pipeline))
 test_dataloader = dict(
     collate_fn=dict(type='packed_collate'), dataset=dict(type=dataset_type, pipeline=test_pipeline))
+val_evaluator = dict(type='SharedCocoMetric')
+test_evaluator = dict(type='SharedCocoMetric')
