@@ -9,8 +9,8 @@ import os
 import re
 import sys
 
-IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson', 'faster_coco_eval']
-IMPORTS += ['pytest', 'xdist', 'hypothesis', 'psutil', 'ruff', 'lvis', 'ultrafast_pycocotools']
+IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson']
+IMPORTS += ['faster_coco_eval', 'pytest', 'xdist', 'hypothesis', 'psutil', 'ruff', 'lvis', 'ultrafast_pycocotools']
 
 
 def distributions(stack):
