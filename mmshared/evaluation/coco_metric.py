@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from typing import Any, Dict, List, Optional
 
 import numpy as np
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation import CocoMetric
 from mmdet.registry import METRICS
-from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger, print_log
 
 from mmshared.datasets.classes import category_ids, names
-from mmshared.datasets.remote import is_local, open_annotations
+from mmshared.datasets.remote import open_annotations
 
 from .backends import BACKENDS
 from .collected import Collected, Part
@@ -25,10 +23,11 @@ from .predictions import Predictions
 from .records import check_objects
 from .result_files import write_truth
 from .scoring import STATS, Scoring, iou_type_of
+from .truth_file import LooksEarly, check_readable
 
 
 @METRICS.register_module()
-class SharedCocoMetric(GatheredResults, CocoMetric):
+class SharedCocoMetric(GatheredResults, LooksEarly, CocoMetric):
     """mmdet's ``CocoMetric``: the same numbers, without its memory in every rank, and faster.
 
     ``CocoMetric`` parses the annotation file in every rank when it is constructed and keeps the dicts as long as the
@@ -84,8 +83,7 @@ class SharedCocoMetric(GatheredResults, CocoMetric):
         self.results = Predictions()
         if ann_file is not None:
             self._coco_api = InFile()
-            if is_local(os.fspath(ann_file), self.backend_args):
-                open(ann_file, 'rb').close()
+            check_readable(ann_file, self.backend_args)
 
     def _check_options(self) -> None:
         """Refuse now what stock refuses when the first epoch is over."""
@@ -96,23 +94,6 @@ class SharedCocoMetric(GatheredResults, CocoMetric):
                 raise KeyError(f'metric item "{item}" is not supported, only: {", ".join(STATS)}')
 
     # ---- the start of a job
-    @property
-    def dataset_meta(self) -> Optional[dict]:
-        """Meta information of the dataset. Setting it makes rank 0 look at the annotation file.
-
-        Raises:
-            AnnotationFileError: nothing can be evaluated against that file; names record and field.
-            FetchError: a remote file could not be fetched.
-            CacheError: the store can be written nowhere.
-        """
-        return self._dataset_meta
-
-    @dataset_meta.setter
-    def dataset_meta(self, dataset_meta: Optional[dict]) -> None:
-        self._dataset_meta = dataset_meta
-        if self.ann_file is not None and is_main_process() and 'classes' in (dataset_meta or {}):
-            self._look_at_file()
-
     def _look_at_file(self) -> None:
         """Find now what would otherwise be found when the first epoch is over."""
         truth = self._stored_truth()

@@ -10,15 +10,16 @@ from mmdet.evaluation.metrics import CocoPanopticMetric
 from mmdet.registry import METRICS
 
 from mmshared.annotations import StoreCache
-from mmshared.datasets.remote import is_local, open_panoptic_annotations
+from mmshared.datasets.remote import open_panoptic_annotations
 
 from .collected import Part
 from .gathered import GatheredResults, PickledResults
 from .panoptic_api import SharedCOCOPanoptic
+from .truth_file import LooksEarly, check_readable
 
 
 @METRICS.register_module()
-class SharedCocoPanopticMetric(GatheredResults, CocoPanopticMetric):
+class SharedCocoPanopticMetric(GatheredResults, LooksEarly, CocoPanopticMetric):
     """mmdet's ``CocoPanopticMetric``: the same numbers, without its memory in every rank.
 
     The annotation file is parsed once per node when the loop hands over ``dataset_meta`` at the start of the job; ranks
@@ -48,8 +49,7 @@ class SharedCocoPanopticMetric(GatheredResults, CocoPanopticMetric):
         if self.tmp_dir is not None:  # it stays as the mark that results are compared batch by batch
             self.tmp_dir.cleanup()
         self.ann_file, self.results = ann_file or None, PickledResults()
-        if self.ann_file and is_local(os.fspath(ann_file), self.backend_args):
-            open(ann_file, 'rb').close()
+        check_readable(self.ann_file, self.backend_args)
 
     # ---- ground truth
     @property
@@ -74,22 +74,8 @@ class SharedCocoPanopticMetric(GatheredResults, CocoPanopticMetric):
     def categories(self, categories: Any) -> None:
         self._categories = categories
 
-    @property
-    def dataset_meta(self) -> Optional[dict]:
-        """Meta information of the dataset. Setting it opens the annotation file.
-
-        Raises:
-            AnnotationFileError: the file does not hold panoptic annotations; names record and field.
-            FetchError: a remote file could not be fetched.
-            CacheError: the store can be written nowhere.
-        """
-        return self._dataset_meta
-
-    @dataset_meta.setter
-    def dataset_meta(self, dataset_meta: Optional[dict]) -> None:
-        self._dataset_meta = dataset_meta
-        if dataset_meta is not None:
-            self._coco_api  # noqa: B018  a bad file is found now, not when an epoch is over
+    def _look_at_file(self) -> None:
+        self._coco_api  # noqa: B018  it stays: ranks need it while they predict
 
     # ---- evaluation
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from typing import Any, List, Optional
 
 from mmdet.evaluation.metrics import (
@@ -17,14 +16,12 @@ from mmdet.evaluation.metrics import (
     gRefCOCOMetric,
 )
 from mmdet.registry import METRICS
-from mmengine.dist import is_main_process
-
-from mmshared.datasets.remote import is_local
 
 from .coco import SharedCOCO
 from .collected import Part
 from .empty_file import empty_file
 from .gathered import GatheredResults, PickledResults
+from .truth_file import LooksEarly, check_readable
 
 
 class _OnDemand:
@@ -41,7 +38,7 @@ class _OnDemand:
         metric._api = api
 
 
-class SharedGroundTruth:
+class SharedGroundTruth(LooksEarly):
     """Mixed into a metric that parses its ``ann_file`` when it is constructed, before it.
 
     The metric constructs without that file. Its ``COCO`` is a :class:`~.coco.SharedCOCO` instead, which maps the file's
@@ -58,9 +55,7 @@ class SharedGroundTruth:
         FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
     """
 
-    ann_file: Optional[str] = None
     _api: Any = None
-    _dataset_meta: Optional[dict] = None
 
     def __init__(
         self, ann_file: Optional[str] = None, *args: Any, cache_dir: Optional[str] = None, **kwargs: Any
@@ -71,25 +66,10 @@ class SharedGroundTruth:
         self._api, self._backend_args, self.cache_dir, self.ann_file = None, backend_args, cache_dir, ann_file
         if ann_file is None and not isinstance(self, CocoMetric):  # which can do with the samples' own
             raise TypeError(f'{type(self).__name__} needs an ann_file')
-        if ann_file is not None and is_local(os.fspath(ann_file), backend_args):
-            open(ann_file, 'rb').close()
+        check_readable(ann_file, backend_args)
 
-    @property
-    def dataset_meta(self) -> Optional[dict]:
-        """Meta information of the dataset. Setting it makes rank 0 open the annotation file.
-
-        Raises:
-            AnnotationFileError: the file holds no COCO annotations; names record and field.
-            FetchError: a remote file could not be fetched.
-            CacheError: the store can be written nowhere.
-        """
-        return self._dataset_meta
-
-    @dataset_meta.setter
-    def dataset_meta(self, dataset_meta: Optional[dict]) -> None:
-        self._dataset_meta = dataset_meta
-        if dataset_meta is not None and self.ann_file is not None and is_main_process():
-            SharedCOCO(self.ann_file, backend_args=self._backend_args, cache_dir=self.cache_dir)
+    def _look_at_file(self) -> None:
+        SharedCOCO(self.ann_file, backend_args=self._backend_args, cache_dir=self.cache_dir)
 
     def compute_metrics(self, results: Any) -> dict:
         """As in stock."""

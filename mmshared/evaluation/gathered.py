@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 from mmengine.dist import get_dist_info, is_main_process
@@ -57,36 +57,58 @@ class GatheredResults:
             RankError: predictions of another rank could not be used, or rank 0 could not evaluate. The rank concerned
                 raises the error itself.
         """
-        if len(self.results) == 0:
-            print_log(
-                f'{type(self).__name__} got empty `self.results`. Please ensure that the processed results are '
-                'properly added into `self.results` in `process` method.',
-                logger='current',
-                level=logging.WARNING,
-            )
         failure, self._failure = self._failure, None
-        metrics = None
         try:
-            parts = gather(self.results, failure)
-            if parts is not None:
-                try:
-                    found = self._collected(parts, size)
-                    del parts
-                    metrics = self.compute_metrics(found)
-                    del found
-                except Exception as error:
-                    failure = error
-            if metrics is not None and self.prefix:
-                metrics = {f'{self.prefix}/{name}': value for name, value in metrics.items()}
-            return share_outcome(metrics, failure)
+            return evaluate_together(self, self.results, lambda parts: self._collected(parts, size), failure)
         finally:
             self.results.clear()
-            if is_main_process():
-                give_back_memory()
 
     def _collected(self, parts: List[Part], size: int) -> Any:
         """What ``compute_metrics`` gets, of what each rank has."""
         raise NotImplementedError
+
+
+def evaluate_together(
+    metric: Any, results: Any, collected: Callable[[List[Part]], Any], failure: Optional[Exception] = None
+) -> dict:
+    """Have rank 0 compute a metric of all ranks' results; every rank must call it.
+
+    Args:
+        metric: one of mmengine's.
+        results: of this rank; see :class:`GatheredResults`.
+        collected: makes what ``compute_metrics`` gets of what each rank has.
+        failure: what went wrong in this rank, if something did.
+
+    Returns:
+        The metrics with their prefix, the same in all ranks.
+
+    Raises:
+        RankError: something went wrong in another rank. The rank concerned raises the error itself.
+    """
+    if len(results) == 0:
+        print_log(
+            f'{type(metric).__name__} got empty `self.results`. Please ensure that the processed results are properly '
+            'added into `self.results` in `process` method.',
+            logger='current',
+            level=logging.WARNING,
+        )
+    metrics = None
+    try:
+        parts = gather(results, failure)
+        if parts is not None:
+            try:
+                found = collected(parts)
+                del parts
+                metrics = metric.compute_metrics(found)
+                del found
+            except Exception as error:
+                failure = error
+        if metrics is not None and metric.prefix:
+            metrics = {f'{metric.prefix}/{name}': value for name, value in metrics.items()}
+        return share_outcome(metrics, failure)
+    finally:
+        if is_main_process():
+            give_back_memory()
 
 
 class PickledResults:

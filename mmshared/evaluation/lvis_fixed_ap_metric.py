@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections import defaultdict
 from typing import Any, Dict, List, Optional
 
 import numpy as np
 from mmdet.evaluation.metrics.lvis_metric import LVISFixedAPMetric
 from mmdet.registry import METRICS
-from mmengine.dist import get_dist_info, is_main_process
-from mmengine.logging import MMLogger, print_log
+from mmengine.logging import MMLogger
 
-from mmshared.datasets.remote import is_local, open_annotations
+from mmshared.datasets.remote import open_annotations
 
 from .backends import BACKENDS
-from .collected import Collected
+from .collected import Collected, Part
 from .columns import ragged
 from .empty_file import empty_file
 from .federated import FederatedTruth, federated
-from .gathered import PickledResults
-from .gathering import gather, share_outcome
+from .gathered import PickledResults, evaluate_together
 from .lvis_metric import evaluate_federated
-from .memory import give_back_memory
+from .truth_file import LooksEarly, check_readable
 
 _NOTHING = b'{"images": [], "annotations": [], "categories": []}'
 
 
 @METRICS.register_module()
-class SharedLVISFixedAPMetric(LVISFixedAPMetric):
+class SharedLVISFixedAPMetric(LooksEarly, LVISFixedAPMetric):
     """mmdet's ``LVISFixedAPMetric``: the same numbers, without the annotations in every rank, and faster.
 
     Ranks map the file's store for its categories; objects are read on rank 0 while it evaluates. Detections are
@@ -61,8 +57,13 @@ class SharedLVISFixedAPMetric(LVISFixedAPMetric):
         BACKENDS[backend].check_installed(backend)
         self.ann_file, self.backend, self.cache_dir, self.backend_args = ann_file, backend, cache_dir, backend_args
         self._lvis_api = self.img_ids = self._cat_ids = None
-        if is_local(os.fspath(ann_file), backend_args):
-            open(ann_file, 'rb').close()
+        check_readable(ann_file, backend_args)
+
+    def _look_at_file(self) -> None:
+        self._truth().federation('neg_category_ids')
+
+    def _truth(self) -> FederatedTruth:
+        return FederatedTruth(open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False))
 
     @property
     def cat_ids(self) -> List[Any]:
@@ -78,29 +79,13 @@ class SharedLVISFixedAPMetric(LVISFixedAPMetric):
 
     def evaluate(self, size: int) -> dict:
         """Evaluate what all ranks have predicted; all must call it. See ``SharedCocoMetric.evaluate``."""
-        if len(self.results) == 0:
-            print_log(
-                f'{type(self).__name__} got empty `self.results`. Please ensure that the processed results are '
-                'properly added into `self.results` in `process` method.',
-                logger='current',
-                level=logging.WARNING,
-            )
-        own, failure, metrics = PickledResults(), None, None
-        own.append(self.results)
+        own = PickledResults()
+        if self.results:
+            own.append(self.results)
         try:
-            parts = gather(own)
-            if parts is not None:
-                try:
-                    metrics = self.compute_metrics(_merged(PickledResults.ordered(parts, get_dist_info()[1])))
-                except Exception as error:
-                    failure = error
-            if metrics is not None and self.prefix:
-                metrics = {f'{self.prefix}/{name}': value for name, value in metrics.items()}
-            return share_outcome(metrics, failure)
+            return evaluate_together(self, own, _merged)
         finally:
             self.results = {}
-            if is_main_process():
-                give_back_memory()
 
     def compute_metrics(self, results: Dict[Any, List[dict]]) -> dict:
         """The metrics of all ranks' detections by category. Raises as ``SharedCocoMetric.compute_metrics``."""
@@ -117,7 +102,7 @@ class SharedLVISFixedAPMetric(LVISFixedAPMetric):
         ]
         if not chosen:
             raise IndexError('There is nothing to evaluate: nothing was detected')  # as in stock
-        truth = FederatedTruth(open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False))
+        truth = self._truth()
         self.img_ids, cat_ids = truth.image_ids, self.cat_ids
         found, boxes = _collected(chosen, cat_ids)
         counting = federated(truth, found, cat_ids, boxes)
@@ -129,9 +114,9 @@ class SharedLVISFixedAPMetric(LVISFixedAPMetric):
         return metrics
 
 
-def _merged(ranks: List[Dict[Any, List[dict]]]) -> Dict[Any, List[dict]]:
+def _merged(parts: List[Part]) -> Dict[Any, List[dict]]:
     results: Dict[Any, List[dict]] = defaultdict(list)
-    for categories in ranks:
+    for categories in PickledResults.ordered(parts, len(parts)):
         for category, found in categories.items():
             results[category].extend(found)
     return results
