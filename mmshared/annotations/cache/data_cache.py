@@ -18,8 +18,8 @@ from .errors import SPACE_ERRNOS, CacheError
 from .holds import Hold
 from .location import Folder
 from .progress import Progress
-from .publish import DATA_SUFFIX, JOB_DATA_SUFFIX, sweep
-from .store_cache import StoreCache, publish
+from .publish import DATA_SUFFIX, JOB_DATA_SUFFIX, publish, sweep
+from .store_cache import StoreCache
 
 T = TypeVar('T')
 

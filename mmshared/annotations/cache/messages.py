@@ -1,8 +1,9 @@
 """Log lines that people see.
 
 A plain Python program shows only warnings of a logger that nobody configured, and mmengine configures a logger of its
-own, not the root one: 'still building, 40 %' would go nowhere. Whoever has configured logging (a handler or a level for
-'mmshared' or the root) gets exactly what they asked for. Otherwise the line goes to stderr, and no logger is changed.
+own, not the root one: 'still building, 40 %' would go nowhere. Whoever has chosen a level (for 'mmshared', or another
+than the usual one for the root) gets exactly what they asked for. Otherwise the line goes to the handlers that are there
+(the package lvis adds one to the root as soon as mmdet is imported), or to stderr; no logger is changed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ def _cut(text: str, limit: int) -> str:
 def say(message: str, *args: object, level: int = logging.INFO) -> None:
     """Log ``message % args``, on one line, to the logger 'mmshared', on stderr if no logging is configured."""
     message, args = '%s', (printable(message % args),)
-    if logger.hasHandlers() or logger.level != logging.NOTSET:
+    if logger.level != logging.NOTSET or logger.root.level != logging.WARNING:
         logger.log(level, message, *args)
     elif level >= logging.INFO:
+        record = logger.makeRecord(logger.name, level, __file__, 0, message, args, None)
+        if logger.hasHandlers():
+            logger.handle(record)
+            return
         handler = logging.StreamHandler()  # not kept: stderr may be another one by the next line
         handler.setFormatter(_FORMAT)
-        handler.handle(logger.makeRecord(logger.name, level, __file__, 0, message, args, None))
+        handler.handle(record)

@@ -16,9 +16,13 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import Any, BinaryIO, Callable, Optional
 
 from . import holds, locks
+from .errors import SPACE_ERRNOS, explain
+
+Write = Callable[[BinaryIO], Any]
+Finish = Callable[[int], Any]
 
 DRAFT_SUFFIX = '.draft'
 LOCK_SUFFIX = '.lock'
@@ -142,6 +146,31 @@ class Draft:
             shutil.copyfileobj(source, self.file, _BUFFER)
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def publish(path: Path, source: str, need: Optional[int], write: Write, finish: Finish, durable: bool = True) -> Path:
+    """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
+
+    ``finish(size)`` is called while nobody can remove the published file.
+    """
+    folder = path.parent
+    try:
+        draft = Draft(folder)
+    except OSError as error:
+        raise explain(error, folder, source, need) from error
+    with draft:
+        try:
+            write(draft.file)
+        except OSError as error:
+            if error.errno not in SPACE_ERRNOS:  # reading the source may fail too: that is its own story
+                raise
+            raise explain(error, folder, source, need) from error
+        try:
+            size = draft.publish(path, durable)
+        except OSError as error:
+            raise explain(error, folder, source, need) from error
+        finish(size)
+    return path
 
 
 def scratch(folder: Path) -> BinaryIO:

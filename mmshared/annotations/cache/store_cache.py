@@ -24,7 +24,7 @@ from .location import ENV, Folder, PathArg, candidates, local_folders
 from .messages import say
 from .once import LookAgain, once
 from .progress import Progress, Waiting
-from .publish import LOCK_SUFFIX, NOTE_SUFFIX, Draft, scratch, sweep
+from .publish import LOCK_SUFFIX, NOTE_SUFFIX, publish, scratch, sweep
 from .source import Fingerprint
 from .workplace import workplace
 
@@ -32,8 +32,6 @@ ProgressCall = Callable[[int, int], None]
 ScratchCall = Callable[[], BinaryIO]
 Build = Callable[[str, BinaryIO, ProgressCall, ScratchCall], Any]
 Check = Callable[[Path], bool]
-Write = Callable[[BinaryIO], Any]
-Finish = Callable[[int], Any]
 SourceArg = Union[str, os.PathLike, Fingerprint]
 T = TypeVar('T')
 
@@ -358,31 +356,6 @@ def _no_folder(reasons: List[str]) -> CacheAccessError:
         f'No folder for the annotation cache can be written: {"; ".join(reasons)}. Set the environment variable '
         f"{ENV}, or cache_dir in the dataset's config, to a folder of yours that others cannot write."
     )
-
-
-def publish(path: Path, source: str, need: Optional[int], write: Write, finish: Finish, durable: bool = True) -> Path:
-    """Have ``write(out)`` write a draft and publish it at ``path``; turn what the disk says into a CacheError.
-
-    ``finish(size)`` is called while nobody can remove the published file.
-    """
-    folder = path.parent
-    try:
-        draft = Draft(folder)
-    except OSError as error:
-        raise explain(error, folder, source, need) from error
-    with draft:
-        try:
-            write(draft.file)
-        except OSError as error:
-            if error.errno not in SPACE_ERRNOS:  # reading the source may fail too: that is its own story
-                raise
-            raise explain(error, folder, source, need) from error
-        try:
-            size = draft.publish(path, durable)
-        except OSError as error:
-            raise explain(error, folder, source, need) from error
-        finish(size)
-    return path
 
 
 def _lock_for(folder: Path, name: str, label: str) -> Union[locks.BuildLock, locks.NoLock]:
