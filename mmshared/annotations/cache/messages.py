@@ -2,8 +2,8 @@
 
 A plain Python program shows only warnings of a logger that nobody configured, and mmengine configures a logger of its
 own, not the root one: 'still building, 40 %' would go nowhere. Whoever has chosen a level (for 'mmshared', or another
-than the usual one for the root) gets exactly what they asked for. Otherwise the line goes to the handlers that are there
-(the package lvis adds one to the root as soon as mmdet is imported), or to stderr; no logger is changed.
+than the usual one for the root) gets exactly what they asked for. Otherwise the line goes to the handlers that are
+there (the package lvis adds one to the root as soon as mmdet is imported), or to stderr; no logger is changed.
 """
 
 from __future__ import annotations
