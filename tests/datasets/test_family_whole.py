@@ -18,6 +18,7 @@ from mmengine.dataset import ConcatDataset, RepeatDataset
 from mmshared import datasets
 from mmshared.annotations import AnnotationFileError
 from mmshared.datasets import SharedAnnotations, SharedCocoPanopticDataset
+from mmshared.datasets.once.file import MappedArray
 
 from .helpers import content, shared, write
 from .oracle import attempt, compare_datasets, difference
@@ -146,9 +147,11 @@ def test_lazily_and_in_wrappers(name, tmp_path):
         assert difference(*infos) is None
 
 
-def test_that_is_no_warning(tmp_path, messages):
-    build('CocoPanopticDataset', tmp_path)
-    assert 'segments' in messages()
+@pytest.mark.parametrize('name', ['CocoPanopticDataset', 'MOTChallengeDataset'])
+def test_their_samples_are_mapped(tmp_path, messages, name):
+    _, ours = build(name, tmp_path)
+    assert type(ours.data_bytes) is MappedArray and type(ours.data_address) is MappedArray
+    assert 'every process' not in messages()
 
 
 def test_a_store_is_of_no_use_to_them(tmp_path):
