@@ -5,15 +5,14 @@ All get the same small dicts, with ids and images numbered by us, so that no bac
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 from importlib.util import find_spec
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Type
 
 import numpy as np
 
-from .records import RecordMaker
+from .quiet import quiet
+from .records import Piece, RecordMaker
 
 Curves = Tuple[np.ndarray, np.ndarray]
 
@@ -86,7 +85,7 @@ class PyCocoTools(Backend):
 
         found: List[List[Any]] = []
         units: List[int] = []
-        with contextlib.redirect_stdout(io.StringIO()):
+        with quiet():
             evaluation = COCOeval(iouType=settings.iou_type)
             for piece in records.pieces():
                 evaluation = COCOeval(_Coco(piece.objects), _Coco(piece.detections), settings.iou_type)
@@ -155,7 +154,8 @@ class FasterCocoEval(Backend):
 class UltraFast(Backend):
     """The same in Rust, in several threads.
 
-    It differs where an object's id is 0, and where a box is NaN: such categories are left to pycocotools.
+    It differs where an object's id is 0 and where a box is NaN, and never comes back where masks that are compared
+    have several sizes: such categories are left to pycocotools.
     """
 
     package, module = 'ultrafast-pycocotools', 'ultrafast_pycocotools'
@@ -169,6 +169,8 @@ class UltraFast(Backend):
         from ultrafast_pycocotools import COCO, COCOeval
 
         pieces = list(records.pieces())
+        if settings.iou_type == 'segm' and _sizes_differ(pieces):
+            return PyCocoTools().curves(records, settings)
         units = [unit for piece in pieces for unit in piece.units]
         images = [{'id': unit, 'height': 1, 'width': 1} for unit in units]
 
@@ -183,6 +185,14 @@ class UltraFast(Backend):
         evaluation.evaluate()
         evaluation.accumulate()
         return np.asarray(evaluation.eval['precision'])[:, :, 0], np.asarray(evaluation.eval['recall'])[:, 0]
+
+
+def _sizes_differ(pieces: Sequence[Piece]) -> bool:
+    """Whether masks that may be compared have several sizes."""
+    sizes: Dict[int, tuple] = {}
+    masks = (record for piece in pieces for record in (*piece.objects, *piece.detections))
+    found = ((record['image_id'], tuple(record['segmentation']['size'])) for record in masks)
+    return any(sizes.setdefault(unit, size) != size for unit, size in found)
 
 
 BACKENDS: Dict[str, Type[Backend]] = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
 import os
 from itertools import chain
 from types import MappingProxyType
@@ -18,6 +16,7 @@ from mmshared.datasets.remote import open_annotations
 
 from .annotation_table import AnnotationTable
 from .lazy import LazyDict, LazyLists
+from .quiet import quiet
 from .selection import Selection, area_condition, category_condition, crowd_condition, within
 from .sources import Annotations, ByCategory, ByImage, Images, Members
 
@@ -110,17 +109,17 @@ class SharedCOCO(COCO):
     # --- pycocotools' methods
     def createIndex(self) -> None:
         """Index ``dataset``, whatever it holds by now, as stock does."""
-        with _quiet():
+        with quiet():
             super().createIndex()
 
     def loadRes(self, resFile: Union[str, List[dict], np.ndarray]) -> Any:
         """Return results as stock does: an ordinary ``pycocotools.coco.COCO`` of their own."""
-        with _quiet():
+        with quiet():
             return super().loadRes(resFile)
 
     def loadNumpyAnnotations(self, data: np.ndarray) -> List[dict]:
         """Return rows of (image id, x, y, w, h, score, category id), shape (N, 7), as a list of dicts."""
-        with _quiet():
+        with quiet():
             return super().loadNumpyAnnotations(data)
 
     def getAnnIds(
@@ -184,7 +183,3 @@ class SharedCOCO(COCO):
 
 def _is_array_like(value: Any) -> bool:
     return hasattr(value, '__iter__') and hasattr(value, '__len__')
-
-
-def _quiet() -> contextlib.AbstractContextManager:
-    return contextlib.redirect_stdout(io.StringIO())

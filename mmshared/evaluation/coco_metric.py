@@ -13,7 +13,6 @@ from mmdet.registry import METRICS
 from mmengine.logging import MMLogger, print_log
 
 from mmshared.datasets.classes import category_ids, names
-from mmshared.datasets.remote import open_annotations
 
 from .backends import BACKENDS
 from .collected import Collected, Part
@@ -23,11 +22,11 @@ from .predictions import Predictions
 from .records import check_objects
 from .result_files import write_truth
 from .scoring import STATS, Scoring, iou_type_of
-from .truth_file import LooksEarly, check_readable
+from .truth_file import TruthFile
 
 
 @METRICS.register_module()
-class SharedCocoMetric(GatheredResults, LooksEarly, CocoMetric):
+class SharedCocoMetric(GatheredResults, TruthFile, CocoMetric):
     """mmdet's ``CocoMetric``: the same numbers, without its memory in every rank, and faster.
 
     ``CocoMetric`` parses the annotation file in every rank when it is constructed and keeps the dicts as long as the
@@ -59,6 +58,7 @@ class SharedCocoMetric(GatheredResults, LooksEarly, CocoMetric):
         FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
     """
 
+    RESULTS = Predictions
     _scoring = Scoring
 
     def __init__(
@@ -80,10 +80,10 @@ class SharedCocoMetric(GatheredResults, LooksEarly, CocoMetric):
             raise ValueError(f'backend is {backend!r}, should be one of {", ".join(map(repr, BACKENDS))}')
         BACKENDS[backend].check_installed(backend)
         self.ann_file, self.backend, self.cache_dir, self.collect_dir = ann_file, backend, cache_dir, collect_dir
-        self.results = Predictions()
+        self.results = self.RESULTS()
         if ann_file is not None:
             self._coco_api = InFile()
-            check_readable(ann_file, self.backend_args)
+            self._check_readable()
 
     def _check_options(self) -> None:
         """Refuse now what stock refuses when the first epoch is over."""
@@ -154,8 +154,7 @@ class SharedCocoMetric(GatheredResults, LooksEarly, CocoMetric):
         return truth
 
     def _stored_truth(self) -> StoredTruth:
-        # Whether CocoDataset would take the file is another question.
-        return StoredTruth(open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False))
+        return StoredTruth(self._open_store())
 
     def _categories_of(self, truth: GroundTruth) -> List[Any]:
         if self._sort_categories and self.ann_file is not None:
@@ -165,6 +164,11 @@ class SharedCocoMetric(GatheredResults, LooksEarly, CocoMetric):
 
 class InFile:
     """Stands where stock has the parsed file; whether there is one is all that ``CocoMetric.process`` asks."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f'{name!r}: {self!r}; for a COCO of your own: mmshared.evaluation.SharedCOCO(metric.ann_file)'
+        )
 
     def __repr__(self) -> str:
         return 'the ground truth is in a file, which is read for an evaluation'

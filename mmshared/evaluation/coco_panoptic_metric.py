@@ -15,11 +15,11 @@ from mmshared.datasets.remote import open_panoptic_annotations
 from .collected import Part
 from .gathered import GatheredResults, PickledResults
 from .panoptic_api import SharedCOCOPanoptic
-from .truth_file import LooksEarly, check_readable
+from .truth_file import TruthFile
 
 
 @METRICS.register_module()
-class SharedCocoPanopticMetric(GatheredResults, LooksEarly, CocoPanopticMetric):
+class SharedCocoPanopticMetric(GatheredResults, TruthFile, CocoPanopticMetric):
     """mmdet's ``CocoPanopticMetric``: the same numbers, without its memory in every rank.
 
     The annotation file is parsed once per node when the loop hands over ``dataset_meta`` at the start of the job; ranks
@@ -38,6 +38,7 @@ class SharedCocoPanopticMetric(GatheredResults, LooksEarly, CocoPanopticMetric):
         FileNotFoundError, IsADirectoryError, PermissionError: a local ``ann_file`` cannot be read.
     """
 
+    RESULTS = PickledResults
     _api: Any = None
     tmp_dir: Any = None  # stock looks at it when an object goes whose constructor failed
 
@@ -48,8 +49,8 @@ class SharedCocoPanopticMetric(GatheredResults, LooksEarly, CocoPanopticMetric):
         super().__init__(None, *args, **kwargs)
         if self.tmp_dir is not None:  # it stays as the mark that results are compared batch by batch
             self.tmp_dir.cleanup()
-        self.ann_file, self.results = ann_file or None, PickledResults()
-        check_readable(self.ann_file, self.backend_args)
+        self.ann_file, self.results = ann_file or None, self.RESULTS()
+        self._check_readable()
 
     # ---- ground truth
     @property

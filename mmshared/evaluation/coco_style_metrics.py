@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import Any, List, Optional
 
 from mmdet.evaluation.metrics import (
@@ -21,7 +19,8 @@ from .coco import SharedCOCO
 from .collected import Part
 from .empty_file import empty_file
 from .gathered import GatheredResults, PickledResults
-from .truth_file import LooksEarly, check_readable
+from .quiet import quiet
+from .truth_file import TruthFile
 
 
 class _OnDemand:
@@ -31,14 +30,14 @@ class _OnDemand:
         if metric is None:
             return self
         if metric._api is None and metric.ann_file is not None:
-            metric._api = SharedCOCO(metric.ann_file, backend_args=metric._backend_args, cache_dir=metric.cache_dir)
+            metric._api = SharedCOCO.from_store(metric._open_store(), metric.cache_dir)
         return metric._api
 
     def __set__(self, metric: Any, api: Any) -> None:
         metric._api = api
 
 
-class SharedGroundTruth(LooksEarly):
+class SharedGroundTruth(TruthFile):
     """Mixed into a metric that parses its ``ann_file`` when it is constructed, before it.
 
     The metric constructs without that file. Its ``COCO`` is a :class:`~.coco.SharedCOCO` instead, which maps the file's
@@ -61,15 +60,15 @@ class SharedGroundTruth(LooksEarly):
         self, ann_file: Optional[str] = None, *args: Any, cache_dir: Optional[str] = None, **kwargs: Any
     ) -> None:
         backend_args = kwargs.pop('backend_args', None)
-        with empty_file(b'{}') as nothing, contextlib.redirect_stdout(io.StringIO()):
+        with empty_file(b'{}') as nothing, quiet():
             super().__init__(nothing, *args, **kwargs)
-        self._api, self._backend_args, self.cache_dir, self.ann_file = None, backend_args, cache_dir, ann_file
+        self._api, self.backend_args, self.cache_dir, self.ann_file = None, backend_args, cache_dir, ann_file
         if ann_file is None and not isinstance(self, CocoMetric):  # which can do with the samples' own
             raise TypeError(f'{type(self).__name__} needs an ann_file')
-        check_readable(ann_file, backend_args)
+        self._check_readable()
 
     def _look_at_file(self) -> None:
-        SharedCOCO(self.ann_file, backend_args=self._backend_args, cache_dir=self.cache_dir)
+        self._open_store()
 
     def compute_metrics(self, results: Any) -> dict:
         """As in stock."""
@@ -80,9 +79,11 @@ class SharedGroundTruth(LooksEarly):
 
 
 class _Gathered(GatheredResults, SharedGroundTruth):
+    RESULTS = PickledResults
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.results = PickledResults()
+        self.results = self.RESULTS()
 
     def _collected(self, parts: List[Part], size: int) -> List[Any]:
         return PickledResults.ordered(parts, size)

@@ -28,6 +28,8 @@ MAX_DETECTIONS = 300
 """Detections of an image, whatever their categories: those with the highest scores."""
 IGNORED = -1.0
 """The area of what is ignored."""
+FREQUENCIES = ('r', 'c', 'f')
+"""How often a category occurs: rarely, commonly, frequently."""
 
 
 class FederatedTruth(StoredTruth):
@@ -46,6 +48,24 @@ class FederatedTruth(StoredTruth):
     def __init__(self, store: AnnotationStore) -> None:
         super().__init__(store)
         restate(self)
+
+    def check_federation(self) -> None:
+        """See that LVIS's own fields are there.
+
+        Raises:
+            AnnotationFileError: one is not; names record and field.
+        """
+        for field in ('neg_category_ids', 'not_exhaustive_category_ids'):
+            self.federation(field)
+        for record in {category['id']: category for category in self.categories}.values():
+            if record.get('frequency') not in FREQUENCIES:
+                where = f'the category with id {shorten(record["id"], 40)}'
+                raise AnnotationFileError(
+                    self.source,
+                    f'is {shorten(record.get("frequency"))}, should be one of {FREQUENCIES}',
+                    where,
+                    'frequency',
+                )
 
     def federation(self, field: str) -> List[List[Any]]:
         """For each image what its record has in ``field``; AnnotationFileError if one has nothing there."""
@@ -70,7 +90,7 @@ def restate(truth: GroundTruth) -> None:
     objects = truth.objects
     objects.crowd[:] = 0
     objects.usable |= np.uint8(CROWD)
-    objects.image[objects.area <= 0] = -1
+    objects.image[~((objects.area > 0) & (objects.area < np.inf))] = -1
     objects.area[objects.ignore] = IGNORED
     objects.ignore[:] = False
 
@@ -114,7 +134,7 @@ def federated(
     pair = rows * size + category
     asked = [_present(truth, number_of), _pairs(truth.federation('neg_category_ids'), number_of)]
     areas = boxes[:, 2] * boxes[:, 3]
-    counts = (areas > 0) & (np.isin(pair, np.concatenate(asked)) | (rows < 0))
+    counts = (areas > 0) & (areas < np.inf) & (np.isin(pair, np.concatenate(asked)) | (rows < 0))
     if scores is not None:
         counts &= _among_the_first(image, scores)
     forgiven = np.isin(pair, _pairs(truth.federation('not_exhaustive_category_ids'), number_of)) & (rows >= 0)
@@ -125,8 +145,9 @@ def _present(truth: GroundTruth, number_of: Dict[Any, int]) -> np.ndarray:
     """Pairs of image and category of the objects, as one number each."""
     objects = truth.objects
     numbers = np.array([*(number_of.get(key, -1) for key in truth.category_ids), -1], np.int64)[objects.category]
-    known = (objects.image >= 0) & (numbers >= 0)
-    return np.unique(objects.image[known] * max(len(number_of), 1) + numbers[known])
+    rows = objects.resolved[(objects.image >= 0) & (numbers >= 0)]
+    rows = rows[(objects.image[rows] >= 0) & (numbers[rows] >= 0)]
+    return np.unique(objects.image[rows] * max(len(number_of), 1) + numbers[rows])
 
 
 def _pairs(lists: List[List[Any]], number_of: Dict[Any, int]) -> np.ndarray:

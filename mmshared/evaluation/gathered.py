@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import traceback
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from mmengine.logging import print_log
 
 from .collected import Order, Part
 from .columns import Column, Texts
+from .errors import RankError, text_of
 from .gathering import gather, share_outcome
 from .memory import give_back_memory
 
@@ -19,9 +21,11 @@ from .memory import give_back_memory
 class GatheredResults:
     """Mixed into one of mmengine's metrics, before it: its ``process`` and ``evaluate``.
 
-    Its ``results`` must have ``columns`` (name -> :class:`~.columns.Column`), and be as long as images were processed.
+    Its ``results`` are of the class :attr:`RESULTS`, which has ``columns`` (name -> :class:`~.columns.Column`), and is
+    as long as images were processed.
     """
 
+    RESULTS: Any = None
     _failure: Optional[Exception] = None
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
@@ -36,10 +40,10 @@ class GatheredResults:
             if get_dist_info()[1] == 1:
                 raise
             if self._failure is None:
-                self._failure = error
+                traceback.clear_frames(error.__traceback__)  # else they keep the batch
+                self._failure, self.results.failure = error, text_of(error)
                 print_log(
-                    f'Predictions of rank {get_dist_info()[0]} cannot be used, evaluation will fail: '
-                    f'{type(error).__name__}: {error}',
+                    f'Predictions of rank {get_dist_info()[0]} cannot be used, evaluation will fail: {text_of(error)}',
                     logger='current',
                     level=logging.ERROR,
                 )
@@ -58,6 +62,9 @@ class GatheredResults:
                 raises the error itself.
         """
         failure, self._failure = self._failure, None
+        if isinstance(self.results, list):  # somebody has put stock's results there
+            taken, self.results = self.results, self.RESULTS()
+            self.results.extend(taken)
         try:
             return evaluate_together(self, self.results, lambda parts: self._collected(parts, size), failure)
         finally:
@@ -92,13 +99,13 @@ def evaluate_together(
             logger='current',
             level=logging.WARNING,
         )
-    metrics = None
+    metrics = parts = None
     try:
-        parts = gather(results, failure)
-        if parts is not None:
+        parts, failure = gather(results, failure)
+        if parts is not None and failure is None:
             try:
                 found = collected(parts)
-                del parts
+                parts = None
                 metrics = metric.compute_metrics(found)
                 del found
             except Exception as error:
@@ -107,18 +114,24 @@ def evaluate_together(
             metrics = {f'{metric.prefix}/{name}': value for name, value in metrics.items()}
         return share_outcome(metrics, failure)
     finally:
+        del failure, parts  # a traceback refers to this frame, and that would keep all that the evaluation had
         if is_main_process():
             give_back_memory()
 
 
 class PickledResults:
-    """A list of results of any kind, as one piece of memory."""
+    """A list of results of any kind, as one piece of memory.
+
+    Attributes:
+        failure: why something is missing, if so: whoever asks for the results then gets a RankError.
+    """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Forget all."""
+        self.failure: Optional[str] = None
         self.columns: Dict[str, Column] = {'size': Column(np.int64), 'pickle': Column(np.uint8)}
         self._count = 0
 
@@ -132,7 +145,18 @@ class PickledResults:
         self.columns['size'].extend(np.array([len(data)], np.int64))
         self._count += 1
 
+    def extend(self, results: Sequence[Any]) -> None:
+        """As of a list."""
+        for result in results:
+            self.append(result)
+
+    def __getitem__(self, index: Any) -> Any:
+        """As of a list; makes objects, and takes its time."""
+        return list(self)[index]
+
     def __iter__(self) -> Iterator[Any]:
+        if self.failure is not None:
+            raise RankError(f'predictions could not be used: {self.failure}')
         own = Part(len(self), {name: column.array().copy() for name, column in self.columns.items()})
         return iter(self.ordered([own], len(self)))
 

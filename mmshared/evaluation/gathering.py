@@ -8,7 +8,7 @@ backend has them, and they need no further communicators (NCCL makes one, with m
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch.distributed as torch_dist
 from mmengine.dist import all_gather_object, broadcast_object_list, get_comm_device, get_dist_info
 
 from .collected import Part
+from .errors import RankError, text_of
 from .predictions import Predictions
 
 PIECE = 1 << 22
@@ -30,11 +31,9 @@ class _Announcement(NamedTuple):
     columns: Dict[str, tuple]
 
 
-class RankError(RuntimeError):
-    """Something went wrong in another rank; says in which, and what."""
-
-
-def gather(predictions: Predictions, failure: Optional[BaseException] = None) -> Optional[List[Part]]:
+def gather(
+    predictions: Predictions, failure: Optional[BaseException] = None
+) -> Tuple[Optional[List[Part]], Optional[Exception]]:
     """Give rank 0 what all ranks have; every rank must call it.
 
     Args:
@@ -42,7 +41,8 @@ def gather(predictions: Predictions, failure: Optional[BaseException] = None) ->
         failure: what went wrong in this rank, if something did.
 
     Returns:
-        On rank 0 the predictions of each rank; None on the others.
+        On rank 0 the predictions of each rank; None on the others. On rank 0 also what went wrong while they came,
+        such as too little memory: the other ranks do not know of it, so it must go into :func:`share_outcome`.
 
     Raises:
         RankError: a rank had a ``failure``. In that rank, the failure itself.
@@ -52,7 +52,7 @@ def gather(predictions: Predictions, failure: Optional[BaseException] = None) ->
         raise failure
     own = _part(predictions)
     if world == 1:
-        return [own]
+        return [own], None
     told = all_gather_object(_announce(predictions, failure))
     _check(told, rank, failure)
     parts: List[Part] = [own] if rank == 0 else []
@@ -61,11 +61,11 @@ def gather(predictions: Predictions, failure: Optional[BaseException] = None) ->
         received = {}
         for name, (dtype, nbytes) in told[source].columns.items():
             data = channel.broadcast(source, predictions.columns[name].data if rank == source else None, nbytes)
-            if rank == 0:
+            if data is not None:
                 received[name] = np.frombuffer(data, dtype)
         if rank == 0:
             parts.append(Part(told[source].images, received))
-    return parts if rank == 0 else None
+    return (parts, channel.failure) if rank == 0 else (None, None)
 
 
 def share_outcome(outcome: Any, failure: Optional[BaseException]) -> Any:
@@ -78,10 +78,13 @@ def share_outcome(outcome: Any, failure: Optional[BaseException]) -> Any:
     Raises:
         RankError: rank 0 failed. In rank 0, the failure itself.
     """
-    message = [(outcome, None if failure is None else _text(failure))]
+    message = [(outcome, None if failure is None else text_of(failure))]
     broadcast_object_list(message)
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame, and that to all that the evaluation had
     outcome, text = message[0]
     if text is not None:
         raise RankError(f'Evaluation failed in rank 0: {text}')
@@ -97,7 +100,7 @@ def _announce(predictions: Predictions, failure: Optional[BaseException]) -> _An
         name: (column.array().dtype.str, 0 if failure else len(column.data))
         for name, column in predictions.columns.items()
     }
-    return _Announcement(None if failure is None else _text(failure), len(predictions), columns)
+    return _Announcement(None if failure is None else text_of(failure), len(predictions), columns)
 
 
 def _check(told: List[_Announcement], rank: int, failure: Optional[BaseException]) -> None:
@@ -108,20 +111,21 @@ def _check(told: List[_Announcement], rank: int, failure: Optional[BaseException
         raise RankError(f'Evaluation is not possible, as predictions could not be used in {"; ".join(failures)}')
 
 
-def _text(failure: BaseException) -> str:
-    return f'{type(failure).__name__}: {failure}'
-
-
 class _Channel:
-    """Passes bytes from one rank to rank 0, through one buffer on the device that the backend communicates with."""
+    """Passes bytes from one rank to rank 0, through one buffer on the device that the backend communicates with.
+
+    Attributes:
+        failure: why rank 0 could not take them. It takes part all the same, as the others would wait for it.
+    """
 
     def __init__(self, rank: int, largest: int) -> None:
         self._rank = rank
+        self.failure: Optional[Exception] = None
         self._buffer = torch.empty(max(min(largest, PIECE), 1), dtype=torch.uint8, device=get_comm_device())
 
     def broadcast(self, source: int, data: Optional[bytearray], nbytes: int) -> Optional[bytearray]:
         """From rank ``source``, which gives the ``data``, to rank 0, which gets it; ``nbytes`` are of it."""
-        received = bytearray(nbytes) if self._rank == 0 else None
+        received = self._room(nbytes) if self._rank == 0 else None
         for start in range(0, nbytes, PIECE):
             stop = min(start + PIECE, nbytes)
             piece = self._buffer[: stop - start]
@@ -131,3 +135,11 @@ class _Channel:
             if received is not None:
                 torch.frombuffer(received, dtype=torch.uint8, count=stop - start, offset=start).copy_(piece)
         return received
+
+    def _room(self, nbytes: int) -> Optional[bytearray]:
+        if self.failure is None:
+            try:
+                return bytearray(nbytes)
+            except MemoryError:
+                self.failure = MemoryError(f'no memory for {nbytes} bytes of predictions of other ranks')
+        return None

@@ -10,8 +10,6 @@ from mmdet.evaluation.metrics.lvis_metric import LVISFixedAPMetric
 from mmdet.registry import METRICS
 from mmengine.logging import MMLogger
 
-from mmshared.datasets.remote import open_annotations
-
 from .backends import BACKENDS
 from .collected import Collected, Part
 from .columns import ragged
@@ -19,13 +17,13 @@ from .empty_file import empty_file
 from .federated import FederatedTruth, federated
 from .gathered import PickledResults, evaluate_together
 from .lvis_metric import evaluate_federated
-from .truth_file import LooksEarly, check_readable
+from .truth_file import TruthFile
 
 _NOTHING = b'{"images": [], "annotations": [], "categories": []}'
 
 
 @METRICS.register_module()
-class SharedLVISFixedAPMetric(LooksEarly, LVISFixedAPMetric):
+class SharedLVISFixedAPMetric(TruthFile, LVISFixedAPMetric):
     """mmdet's ``LVISFixedAPMetric``: the same numbers, without the annotations in every rank, and faster.
 
     Ranks map the file's store for its categories; objects are read on rank 0 while it evaluates. Detections are
@@ -57,20 +55,19 @@ class SharedLVISFixedAPMetric(LooksEarly, LVISFixedAPMetric):
         BACKENDS[backend].check_installed(backend)
         self.ann_file, self.backend, self.cache_dir, self.backend_args = ann_file, backend, cache_dir, backend_args
         self._lvis_api = self.img_ids = self._cat_ids = None
-        check_readable(ann_file, backend_args)
+        self._check_readable()
 
     def _look_at_file(self) -> None:
-        self._truth().federation('neg_category_ids')
+        self._truth().check_federation()
 
     def _truth(self) -> FederatedTruth:
-        return FederatedTruth(open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False))
+        return FederatedTruth(self._open_store())
 
     @property
     def cat_ids(self) -> List[Any]:
         """The category of each label."""
         if self._cat_ids is None:
-            store = open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False)
-            self._cat_ids = list({category['id']: None for category in store.categories})
+            self._cat_ids = list({category['id']: None for category in self._open_store().categories})
         return self._cat_ids
 
     @cat_ids.setter

@@ -10,8 +10,6 @@ from mmdet.registry import METRICS
 from mmengine.logging import MMLogger
 from terminaltables import AsciiTable
 
-from mmshared.datasets.remote import open_annotations
-
 from .backends import BACKENDS, Settings
 from .coco_evaluation import curves
 from .coco_metric import InFile, SharedCocoMetric
@@ -98,9 +96,9 @@ def evaluate_federated(
     source, backend = FederatedSource(truth, counting, iou_type), BACKENDS[metric.backend]()
     precision, recall = curves(pairing, source, backend, settings, logger, title)
     summary.params.img_ids, summary.params.cat_ids = metric.img_ids, pairing.categories
-    frequency = {category['id']: category['frequency'] for category in truth.categories}
+    records = {category['id']: category for category in truth.categories}
     summary.freq_groups = [
-        [k for k, key in enumerate(pairing.categories) if frequency[key] == name]
+        [k for k, key in enumerate(pairing.categories) if records[key]['frequency'] == name]
         for name in summary.params.img_count_lbl
     ]
     summary.eval = {'params': summary.params, 'precision': precision[..., 0], 'recall': recall[..., 0]}
@@ -136,8 +134,13 @@ class SharedLVISMetric(SharedCocoMetric, LVISMetric):
     def _check_options(self) -> None:
         """Items that lvis does not have are left out, as in stock."""
 
+    def _look_at_file(self) -> None:
+        super()._look_at_file()
+        if not self.format_only and set(self.metrics) != {'proposal_fast'}:
+            self._stored_truth().check_federation()
+
     def _stored_truth(self) -> FederatedTruth:
-        return FederatedTruth(open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False))
+        return FederatedTruth(self._open_store())
 
     def _truth(self, found: Collected, logger: MMLogger) -> GroundTruth:
         truth = super()._truth(found, logger)

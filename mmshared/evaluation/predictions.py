@@ -9,6 +9,7 @@ import numpy as np
 from mmengine.fileio.handlers.json_handler import set_default
 
 from .columns import Column
+from .errors import RankError
 
 Result = Tuple[Dict[str, Any], Dict[str, Any]]
 #: Bits of the column ``flags``: what else the image's result has.
@@ -31,6 +32,7 @@ class Predictions:
             a detection: ``box`` (four numbers: x1, y1, x2, y2 in pixels), ``score``, ``label``; of those images only
             that have them, ``mask_score``, ``mask_size`` (bytes), ``fifth`` (a box's fifth number). Texts: ``id``,
             ``mask``, ``truth``.
+        failure: why something is missing, if so: whoever asks for the results then gets a RankError.
     """
 
     def __init__(self) -> None:
@@ -38,6 +40,7 @@ class Predictions:
 
     def clear(self) -> None:
         """Forget all."""
+        self.failure: Optional[str] = None
         kinds: Dict[str, Optional[type]] = dict.fromkeys(('count', 'id_size', 'mask_size', 'truth_size'), np.int64)
         kinds.update(dict.fromkeys(('flags', 'id', 'mask', 'truth'), np.uint8))
         kinds.update(dict.fromkeys(('box', 'score', 'label', 'mask_score', 'fifth')))
@@ -78,6 +81,10 @@ class Predictions:
         self.columns['flags'].extend(np.array([flags], np.uint8))
         self._images += 1
 
+    def __getitem__(self, index: Any) -> Any:
+        """As of a list; makes objects, and takes its time."""
+        return list(self)[index]
+
     def __iter__(self) -> Iterator[Result]:
         """The tuples that were taken. For whoever looks into ``results``: it makes objects, and takes its time."""
         at = dict.fromkeys(('id', 'truth', 'mask'), 0)
@@ -91,6 +98,8 @@ class Predictions:
         def some(name: str, row: str, count: int, width: int = 1) -> np.ndarray:
             return self.columns[name].copy(rows[row] * width, (rows[row] + count) * width)
 
+        if self.failure is not None:
+            raise RankError(f'predictions could not be used: {self.failure}')
         for image in range(self._images):
             count, flags = int(self.columns['count'].copy(image, image + 1)[0]), self.columns['flags'].data[image]
             found = {
@@ -118,6 +127,8 @@ class Predictions:
 def _numbers(image_id: Any, found: Dict[str, Any]) -> Tuple[Dict[str, np.ndarray], int]:
     """The columns of one image's detections, and its flags. One detection a label, as in stock."""
     labels = np.asarray(found['labels'])
+    if labels.dtype.kind == 'b':
+        labels = labels.astype(np.int64)
     if labels.size and (labels.ndim != 1 or labels.dtype.kind not in 'iu'):
         raise TypeError(
             f'The labels of image {image_id!r} have dtype {labels.dtype} and shape {labels.shape}, should be integers, '

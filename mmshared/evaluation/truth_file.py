@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Optional
 
 from mmengine.dist import is_main_process
 
-from mmshared.datasets.remote import is_local
+from mmshared.annotations import AnnotationStore, StoreError
+from mmshared.annotations.cache import Hold, hold
+from mmshared.datasets.remote import is_local, open_annotations
 
 
-def check_readable(ann_file: Optional[str], backend_args: Optional[dict] = None) -> None:
-    """See that a local file can be opened. One that has to be fetched, or None, is not looked at.
+class TruthFile:
+    """Mixed into one of mmengine's metrics, before it: has its ``ann_file``, ``backend_args`` and ``cache_dir``.
 
-    Raises:
-        FileNotFoundError, IsADirectoryError, PermissionError: it cannot.
-        TypeError: ``backend_args`` are not for the local backend, which is meant.
+    Rank 0 looks at the file when it is told of the dataset. From then on it is that file's store that counts, as the
+    dataset's is, whatever becomes of the file while the job runs: it is held, so that nobody cleans it up.
     """
-    if ann_file is not None and is_local(os.fspath(ann_file), backend_args):
-        open(ann_file, 'rb').close()
-
-
-class LooksEarly:
-    """Mixed into one of mmengine's metrics, before it: rank 0 looks at ``ann_file`` when it is told of the dataset."""
 
     ann_file: Optional[str] = None
+    backend_args: Optional[dict] = None
+    cache_dir: Optional[str] = None
     _dataset_meta: Optional[dict] = None
+    _held: Optional[Hold] = None
+
+    def _check_readable(self) -> None:
+        """See that a local file can be opened. One that has to be fetched is not looked at.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: it cannot.
+            TypeError: ``backend_args`` are not for the local backend, which is meant.
+        """
+        if self.ann_file is None or not is_local(os.fspath(self.ann_file), self.backend_args):
+            return
+        try:
+            open(self.ann_file, 'rb').close()
+        except OSError as error:
+            reason = f'{error.strerror} (ann_file of {type(self).__name__})'
+            raise type(error)(error.errno, reason, error.filename) from None
 
     @property
     def dataset_meta(self) -> Optional[dict]:
@@ -45,5 +60,15 @@ class LooksEarly:
             self._look_at_file()
 
     def _look_at_file(self) -> None:
-        """Open the file's store, and let go of it again."""
+        """See that it can be evaluated against, and keep nothing of it in memory."""
         raise NotImplementedError
+
+    def _open_store(self) -> AnnotationStore:
+        """The file's store: from the first time on the same one."""
+        if self._held is not None:
+            with contextlib.suppress(StoreError):  # removed by hand
+                return AnnotationStore(self._held.path)
+        # Whether CocoDataset would take the file is another question.
+        store = open_annotations(self.ann_file, self.backend_args, self.cache_dir, refuse=False)
+        self._held = hold(Path(store.path))
+        return store

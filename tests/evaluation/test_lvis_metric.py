@@ -39,23 +39,22 @@ def prepared(tmp_path: Path, case: str) -> Tuple[Dict[str, Any], str, List[dict]
 @functools.cache
 def _made(case: str) -> Tuple[Dict[str, Any], List[dict]]:
     file, predictions = make_case(**CASES[case])
-    samples = []
-    for found in predictions:
-        masks = [mask_utils.merge(mask_utils.frPyObjects([p], 250, 250)) for p in found['polygons']]
-        bits = np.stack([mask_utils.decode(m) for m in masks]) if masks else np.zeros((0, 250, 250), np.uint8)
-        samples.append(
-            {
-                'img_id': found['img_id'],
-                'ori_shape': (250, 250),
-                'pred_instances': {
-                    'bboxes': torch.tensor(found['bboxes'], dtype=torch.float32).reshape(-1, 4),
-                    'scores': torch.tensor(found['scores'], dtype=torch.float32),
-                    'labels': torch.tensor(found['labels'], dtype=torch.long),
-                    'masks': torch.from_numpy(bits).bool(),
-                },
-            }
-        )
-    return file, samples
+    return file, [_sample(found) for found in predictions]
+
+
+def _sample(found: Dict[str, Any]) -> dict:
+    masks = [mask_utils.merge(mask_utils.frPyObjects([p], 250, 250)) for p in found['polygons']]
+    bits = np.stack([mask_utils.decode(m) for m in masks]) if masks else np.zeros((0, 250, 250), np.uint8)
+    return {
+        'img_id': found['img_id'],
+        'ori_shape': (250, 250),
+        'pred_instances': {
+            'bboxes': torch.tensor(found['bboxes'], dtype=torch.float32).reshape(-1, 4),
+            'scores': torch.tensor(found['scores'], dtype=torch.float32),
+            'labels': torch.tensor(found['labels'], dtype=torch.long),
+            'masks': torch.from_numpy(bits).bool(),
+        },
+    }
 
 
 def run(metric: Any, file: Dict[str, Any], samples: List[dict]) -> Tuple[Dict[str, float], str]:
@@ -222,3 +221,32 @@ def test_fixed_ap_of_nothing(tmp_path: Path) -> None:
     for metric in (LVISFixedAPMetric(path), SharedLVISFixedAPMetric(path, cache_dir=str(tmp_path / 'cache'))):
         with pytest.raises(IndexError):
             run(metric, file, [])
+
+
+@pytest.mark.parametrize('change', ['areas', 'repeated'])
+@pytest.mark.parametrize('seed', range(6))
+def test_odd_objects(tmp_path: Path, seed: int, change: str) -> None:
+    """Areas that are no number or beyond all, and repeated annotation ids, count as in lvis."""
+    file, predictions = make_case(seed=100 + seed, images=6, detections=12)
+    for i, annotation in enumerate(file['annotations']):
+        if change == 'areas' and i % 3 == 0:
+            annotation['area'] = (float('inf'), float('nan'), 0, -4)[seed % 4]
+        if change == 'repeated' and i % 3 == 0:
+            annotation['id'] = file['annotations'][seed % 5]['id']
+    path = str(tmp_path / 'lvis.json')
+    Path(path).write_text(json.dumps(file))
+    samples = [_sample(found) for found in predictions]
+    with mock.patch.object(np, 'float', float, create=True):
+        stock = run(LVISMetric(path), file, samples)
+    ours = run(SharedLVISMetric(path, cache_dir=str(tmp_path / 'cache')), file, samples)
+    np.testing.assert_equal(ours, stock)
+
+
+@pytest.mark.parametrize('frequency', ['x', None], ids=str)
+def test_a_category_without_frequency_is_found_early(tmp_path: Path, frequency: Any) -> None:
+    file, path, _ = prepared(tmp_path, 'plain')
+    file['categories'][2]['frequency'] = frequency
+    Path(path).write_text(json.dumps(file))
+    metric = SharedLVISMetric(path, cache_dir=str(tmp_path / 'cache'))
+    with pytest.raises(AnnotationFileError, match="the category with id 3, field 'frequency'"):
+        metric.dataset_meta = {'classes': tuple(category['name'] for category in file['categories'])}
