@@ -78,7 +78,7 @@ def _converted(file: str, back: bool) -> Tuple[str, list]:
         raise ValueError(f'{file}: does not load: {type(error).__name__}: {error}') from error
     report = convert_back(cfg) if back else convert(cfg)
     try:
-        return as_text(cfg), report.lines()
+        return as_text(cfg), [*report.lines(), f'{file}: {report.summary()}']
     except ValueError as error:
         raise ValueError(f'{file}: {error}') from error
 

@@ -52,3 +52,7 @@ class Report:
         """One line for each place, those that were left last; one that says so if nothing was changed."""
         nothing = [] if self.changed else ['nothing to change']
         return [*map(str, self.changed), *nothing, *map(str, self.left)]
+
+    def summary(self) -> str:
+        """All of it in a few words."""
+        return f'{len(self.changed)} places changed, {len(self.left)} left'

@@ -42,10 +42,8 @@ class Sharing(Walk):
             self.report.leave(path, text_of(spelled), 'this metric has no shared counterpart')
         elif registry == 'TRANSFORMS' and _is_a(component, *self._loading()):
             self.report.leave(path, text_of(spelled), 'this transform loads annotations in a way of its own')
-        elif component is None and _holds_data(path):
-            self.report.leave(
-                path, text_of(spelled), 'no such dataset is registered; custom_imports may lack its module'
-            )
+        elif component is None and _kind(path):
+            self.report.leave(path, text_of(spelled), _unknown(_kind(path)))
         return node
 
     def _loading(self) -> List[type]:
@@ -78,7 +76,9 @@ class Sharing(Walk):
         if is_shared(function):
             return node
         if function not in (pseudo_collate, default_collate):
-            self.report.leave(path, text_of(spelled), f"make it the base: dict(type='{COLLATE}', base=...)")
+            known = function is not None or isinstance(old, str)
+            reason = f"make it the base: dict(type='{COLLATE}', base=...)" if known else _unknown('function')
+            self.report.leave(path, text_of(spelled), reason)
             return node
         packed = FUNCTIONS.get(COLLATE)
         new = {'type': self.names.spelling('FUNCTIONS', packed, spelled if given else '', scope)}
@@ -105,7 +105,9 @@ class Sharing(Walk):
             rest = {key: value for key, value in dict.items(node) if key not in ('type', 'by_epoch')}
             return type(node)({'type': new, **rest})
         if not is_shared(loop):
-            reason = 'it says neither type nor by_epoch' if spelled is None else 'this loop has no lean counterpart'
+            reason = 'this loop has no lean counterpart' if loop is not None else _unknown('loop')
+            if spelled is None:
+                reason = 'it says neither type nor by_epoch'
             self.report.leave(path, text_of(spelled), reason)
         return node
 
@@ -138,8 +140,18 @@ def _is_a(component: Any, *classes: type) -> bool:
     return inspect.isclass(component) and issubclass(component, classes)
 
 
-def _holds_data(path: Path) -> bool:
-    return path[-1] == 'dataset' or len(path) > 1 and path[-2] == 'datasets'
+def _unknown(kind: str) -> str:
+    return f'no such {kind} is registered; custom_imports may lack its module'
+
+
+def _kind(path: Path) -> str:
+    """What a dict with a type is expected to be at ``path``; empty if nothing in particular."""
+    key = path[-2] if isinstance(path[-1], int) and len(path) > 1 else path[-1]
+    if path[-1] == 'dataset' or key == 'datasets':
+        return 'dataset'
+    if key in ('val_evaluator', 'test_evaluator', 'metrics'):
+        return 'metric'
+    return 'transform' if str(key).endswith('pipeline') else ''
 
 
 def _with(node: Dict[str, Any], **changes: Any) -> Dict[str, Any]:

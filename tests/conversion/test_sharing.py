@@ -385,3 +385,31 @@ def test_imports(given, then):
     convert(cfg)
     assert cfg.custom_imports.to_dict() == then
     assert not convert(cfg).changed
+
+
+def test_what_is_not_registered_is_said():
+    """Of each kind: a slip of the pen would otherwise look like a type that has no counterpart."""
+    cfg = Config(
+        dict(
+            default_scope='mmdet',
+            train_cfg=dict(type='EpochBasedTrainLop'),
+            val_evaluator=dict(type='CocoMetrc'),
+            test_evaluator=[dict(type='MyMetric')],
+            train_dataloader=dict(
+                collate_fn=dict(type='pseudo_colate'),
+                dataset=dict(type='CocoDatset', pipeline=[dict(type='LoadAnotations')]),
+            ),
+        )
+    )
+    left = {change.old: change.reason for change in convert(cfg).left}
+    kinds = {
+        'EpochBasedTrainLop': 'loop',
+        'CocoMetrc': 'metric',
+        'MyMetric': 'metric',
+        'pseudo_colate': 'function',
+        'CocoDatset': 'dataset',
+        'LoadAnotations': 'transform',
+    }
+    assert left == {
+        name: f'no such {kind} is registered; custom_imports may lack its module' for name, kind in kinds.items()
+    }
