@@ -45,9 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         emit(text.rstrip('\n'))
     else:
-        with Draft(Path(os.path.abspath(arguments.output)).parent) as draft:
+        output = Path(os.path.realpath(arguments.output))  # what a link leads to is replaced, not the link
+        with Draft(output.parent) as draft:
             draft.file.write(text.encode())
-            draft.publish(Path(os.path.abspath(arguments.output)))
+            draft.publish(output)
     for line in lines:
         emit(printable(line), sys.stderr if arguments.output is None else sys.stdout)
     return 0

@@ -52,15 +52,22 @@ class SharedDataset(BaseDataset):
 
     def __init__(
         self,
-        dataset: Union[dict, Config, BaseDataset],
+        dataset: Union[dict, Config, BaseDataset, None] = None,
         persist: bool = False,
         version: Optional[str] = None,
         cache_dir: Optional[str] = None,
+        **misplaced: Any,
     ) -> None:
+        if misplaced or dataset is None:
+            inner = f': {", ".join(map(repr, misplaced))} belong into the inner dict' if misplaced else ''
+            raise TypeError(
+                f"SharedDataset is put around a dataset, dict(type='SharedDataset', dataset=dict(type=..., ...)){inner}"
+            )
         if persist and not (isinstance(version, str) and version):
             raise ValueError(
                 'persist=True needs a version: a text that you change whenever the files that the dataset reads, or '
                 f'the code that reads them, change; got {version!r}'
+                + (f". Write version='{version}'" if isinstance(version, (int, float)) else '')
             )
         if version is not None and not persist:
             raise ValueError(f'version={version!r} has no meaning without persist=True: each job loads the data anew')
@@ -74,7 +81,8 @@ class SharedDataset(BaseDataset):
             self.__dict__.update(dataset.__dict__)
         else:
             arguments = {key: value for key, value in dataset.items() if key not in ('type', '_scope_')}
-            super().__init__(**arguments)
+            with DATASETS.switch_scope_and_registry(dataset.get('_scope_')):
+                super().__init__(**arguments)
 
     def full_init(self) -> None:
         """Load the dataset, or take over what another process has loaded, unless that has been done."""

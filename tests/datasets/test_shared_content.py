@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -124,15 +126,20 @@ def test_cycles_and_what_cannot_be_looked_into():
 
     assert digest(ring()) == digest(ring()) != digest(Plain(next=Plain(x=1)))
     digester = Digester()
-    assert digester(Plain(lock=threading.Lock())) == digest(Plain(lock=threading.Lock())) and digester.opaque
+    assert digester(Plain(lock=threading.Lock())) == digest(Plain(lock=threading.Lock())) and digester.opaque is None
+    for opaque, name in ((sqlite3.connect(':memory:'), 'Connection'), ((i for i in [1]), 'generator')):
+        digester = Digester()
+        digester(Plain(x=[opaque]))
+        assert digester.opaque == name
     assert digest(threading.Lock()) != digest(threading.Event())
     digester = Digester()
-    digester([Plain(a={1: Path('x')}), len, made(1)])
+    digester([Plain(a={1: Path('x')}), len, made(1), np.random.default_rng(0), logging.getLogger('x'), torch.ones(2)])
     assert not digester.opaque
 
 
 SCRIPT = """
 import sys
+import torch
 from mmshared.datasets.once.changes import Attributes
 from mmengine.dataset import BaseDataset
 class Mine(BaseDataset):
@@ -140,6 +147,11 @@ class Mine(BaseDataset):
         self.names = {f'name {i}' for i in range(50)}
         self.keep = lambda info: info['kind'] in {'a', 'b', 'c', 'd'}
         self.me = self
+        self.weights, self.scale = torch.arange(3.0), torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+        self.part, self.sparse = torch.arange(9)[3:5], torch.eye(3).to_sparse()
+        self.layer = torch.nn.Linear(2, 1)
+        torch.nn.init.ones_(self.layer.weight), torch.nn.init.zeros_(self.layer.bias)
+        self.generator = torch.Generator().manual_seed(3)
         super().__init__(lazy_init=True, **kwargs)
 for ann_file in ('a', 'b'):
     dataset = Mine(ann_file=ann_file, pipeline=[lambda x: x], filter_cfg=dict(kinds={'x', 'y', 'z'}))
@@ -157,6 +169,21 @@ def test_ranks_agree_on_the_key(tmp_path):
         out = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
         keys.append(out.stdout.split()[-2:])
     assert keys[0] == keys[1] and keys[0][0] != keys[0][1] and len(keys[0][0]) == 32
+
+
+@pytest.mark.parametrize(
+    ('one', 'other'),
+    [
+        (torch.tensor([1.0]), torch.tensor([2.0])),
+        (torch.tensor([1]), torch.tensor([1], dtype=torch.int32)),
+        (torch.arange(9)[3:5], torch.arange(9)[4:6]),
+        (torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)),
+        (torch.eye(2).to_sparse(), (2 * torch.eye(2)).to_sparse()),
+    ],
+    ids=['values', 'dtypes', 'parts', 'generators', 'sparse'],
+)
+def test_other_tensors_have_other_digests(one, other):
+    assert digest(one) != digest(other)
 
 
 def test_attributes_say_what_has_changed():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any, Dict, List, Optional
 
 import numpy as np
+from mmengine.dataset import BaseDataset
 
 from mmshared.annotations.cache import CacheAccessError
 
@@ -16,6 +18,7 @@ DATA = ('data_list', 'data_bytes', 'data_address')
 """Attributes that hold the samples: large, and never the same before and after."""
 _BEFORE_LOADING = 'pipeline'
 """Takes no part in loading: a dataset with another one shares what was loaded, and only a new object is passed on."""
+_CLASS_DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.ndarray)
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset, type)
 
 
@@ -32,17 +35,20 @@ class Attributes:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._before = dict(dataset.__dict__)
-        self._digests = {name: self._digest(value) for name, value in self._before.items() if name != _BEFORE_LOADING}
+        self._digests = {
+            name: self._digest(name, value) for name, value in self._before.items() if name != _BEFORE_LOADING
+        }
         self._sizes = {name: _size(value) for name, value in self._before.items()}
 
     def key(self, kind: type, version: Optional[str] = None) -> str:
         """Return 32 hexadecimal digits that differ where another dataset would be loaded.
 
-        What counts: ``kind``, ``version``, the attributes, what paths are relative to, and what pickles depend on.
+        What counts: ``kind`` and its class attributes, ``version``, the attributes, what paths are relative to, and
+        what pickles depend on.
         """
         digester = Digester({id(self._dataset): 'dataset'})
         around = version, os.getcwd(), sys.version_info[:2], np.__version__.split('.')[0]
-        return digester([kind, sorted(self._digests.items()), around]).hex()
+        return digester([kind, _class_data(kind), sorted(self._digests.items()), around]).hex()
 
     def changed(self) -> Dict[str, Any]:
         """Return the attributes that are new, other objects than before, or of other content, and :data:`DATA`."""
@@ -65,14 +71,33 @@ class Attributes:
             return True
         if name == _BEFORE_LOADING:
             return False
-        return self._sizes[name] != _size(value) or self._digests[name] != self._digest(value)
+        return self._sizes[name] != _size(value) or self._digests[name] != self._digest(name, value)
 
-    def _digest(self, value: Any) -> bytes:
+    def _digest(self, name: str, value: Any) -> bytes:
+        digester = Digester({id(self._dataset): 'dataset'})
         try:
-            return Digester({id(self._dataset): 'dataset'})(value)
+            digest = digester(value)
         except Exception as error:  # nested too deeply, or whatever a class's own way to be pickled does
-            text = f'an attribute ({type(value).__name__}) cannot be compared ({type(error).__name__}: {error})'
+            text = f'its attribute {name!r} cannot be compared ({type(error).__name__}: {error})'
             raise NotSharableError(text) from error
+        if digester.opaque:
+            raise NotSharableError(
+                f'its attribute {name!r} holds a {digester.opaque}, and what is in that cannot be compared'
+            )
+        return digest
+
+
+def _class_data(kind: type) -> List[bytes]:
+    """Digests of the plain data among the attributes of a class and its bases, as far as they can be compared."""
+    found = []
+    for cls in kind.__mro__[: kind.__mro__.index(BaseDataset)] if BaseDataset in kind.__mro__ else ():
+        for name, value in vars(cls).items():
+            if isinstance(value, _CLASS_DATA) and not name.startswith('__'):
+                digester = Digester()
+                with contextlib.suppress(Exception):
+                    digest = digester([cls.__qualname__, name, value])
+                    found += [] if digester.opaque else [digest]
+    return found
 
 
 def _size(value: Any) -> int:

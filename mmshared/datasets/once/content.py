@@ -9,28 +9,36 @@ from __future__ import annotations
 import copyreg
 import hashlib
 import sys
+import threading
 import types
-from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, Optional, Tuple, Union
+
+import torch
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE; others, such as that of methods, are where they are by nature
 _NAMED = (types.BuiltinFunctionType, types.ModuleType)
+_DESCRIPTORS = (
+    *(classmethod, staticmethod, property),
+    *(types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType),
+)
+_WITHOUT_CONTENT = (type(threading.Lock()), type(threading.RLock()))  # nothing that a dataset could depend on
 _MAINS = ('__main__', '__mp_main__')  # one script, in the process that was started and in those that it spawned
 
 
 class Digester:
     """Gives digests (16 bytes) of objects; equal objects of equal types have equal ones.
 
-    What an object holds is what its ``__reduce_ex__`` says. Of one that cannot be taken apart (a lock, an open file)
-    only the type counts, and :attr:`opaque` is set. Classes and functions count by name where they can be found under
-    it, else by their code.
+    What an object holds is what its ``__reduce_ex__`` says. Of one that cannot be taken apart (an open file, a
+    connection to a database) only the type counts, and :attr:`opaque` is its name. Classes and functions count by name
+    where they can be found under it, else by their code.
 
     Args:
         names: objects that stand for themselves: id -> the name that is used instead of their content.
     """
 
     def __init__(self, names: Optional[Dict[int, str]] = None) -> None:
-        self.opaque = False
+        self.opaque: Optional[str] = None
         self._names = names or {}
         self._known: Dict[int, Tuple[bytes, Any]] = {}  # the objects, too, so that their ids stay theirs
         self._inside: Dict[int, int] = {}
@@ -90,15 +98,21 @@ class Digester:
 
     def _object(self, value: Any) -> Iterator[bytes]:
         yield self(type(value))
+        if isinstance(value, (torch.TypedStorage, torch.UntypedStorage)):  # their pickles hold addresses
+            yield from _of_storage(value)
+            return
+        if isinstance(value, torch.Generator):  # its pickle holds the object
+            yield from map(self, (str(value.device), value.get_state()))
+            return
         try:
             reduce = copyreg.dispatch_table.get(type(value))
             reduced = reduce(value) if reduce else value.__reduce_ex__(4)
         except Exception:  # whatever stands in the way of pickling it
-            if isinstance(value, (classmethod, staticmethod, property, types.MemberDescriptorType)):
-                parts = [getattr(value, name, None) for name in ('__func__', 'fget', 'fset', 'fdel')]
+            if isinstance(value, _DESCRIPTORS):
+                parts = [getattr(value, name, None) for name in ('__func__', 'fget', 'fset', 'fdel', '__name__')]
                 yield self(parts)
-            else:
-                self.opaque = True
+            elif not isinstance(value, _WITHOUT_CONTENT):
+                self.opaque = type(value).__name__
             return
         if isinstance(reduced, str):
             yield self(reduced)
@@ -107,6 +121,12 @@ class Digester:
         yield from map(self, (function, args, state))
         for elements in (items, pairs):
             yield from (self(element) for element in elements or ())
+
+
+def _of_storage(storage: Union[torch.TypedStorage, torch.UntypedStorage]) -> Iterator[bytes]:
+    untyped = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+    yield str(getattr(storage, 'dtype', '')).encode()
+    yield torch.empty(0, dtype=torch.uint8).set_(untyped.cpu()).numpy().tobytes()
 
 
 def _find(module: Optional[str], name: str) -> Any:
