@@ -311,7 +311,7 @@ def test_loops(key, loop, then):
     [
         ('train_cfg', dict(type='EpochBasedTrainLoop', by_epoch=True, max_epochs=1), 'refuses'),
         ('train_cfg', dict(max_epochs=1), 'neither type nor by_epoch'),
-        ('train_cfg', dict(type='NobodysLoop'), 'no lean counterpart'),
+        ('train_cfg', dict(type='NobodysLoop'), 'no such loop is registered'),
         ('val_cfg', dict(type='TeacherStudentValLoop'), 'no lean counterpart'),
     ],
     ids=['both', 'neither', 'unknown', 'custom'],

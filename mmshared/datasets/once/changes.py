@@ -18,7 +18,8 @@ DATA = ('data_list', 'data_bytes', 'data_address')
 """Attributes that hold the samples: large, and never the same before and after."""
 _BEFORE_LOADING = 'pipeline'
 """Takes no part in loading: a dataset with another one shares what was loaded, and only a new object is passed on."""
-_CLASS_DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.ndarray)
+_CLASS_DATA = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)
+"""Not lists and the like, in which classes count or remember what they have loaded."""
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset, type)
 
 
