@@ -115,7 +115,7 @@ def test_who_finds_images_by_another_field_opens_it(lvis, tmp_path):
         open_store(lvis, cache)
     with pytest.raises(AnnotationFileError, match='file_name'):
         find_store(Fingerprint.of_file(lvis), cache)
-    assert find_store(Fingerprint.of_file(lvis), cache, ('coco_url',)).path == store.path
+    assert find_store(Fingerprint.of_file(lvis), cache, path_fields=('coco_url',)).path == store.path
     with pytest.raises(AnnotationFileError, match='file_name'):
         open_store(store.path)
 
