@@ -61,7 +61,7 @@ def _into_cache(file: str, cache_dir: Optional[str]) -> None:
     began = time.monotonic()
     _check_local(file)
     refuse_store(file)
-    known = find_store(Fingerprint.of_file(file), cache_dir, PATH_FIELDS)
+    known = find_store(Fingerprint.of_file(file), cache_dir, path_fields=PATH_FIELDS)
     store = open_store(file, cache_dir, path_fields=PATH_FIELDS) if known is None else known
     _report(file, store.path, 'packed in' if known is None else 'is there already, found in', time.monotonic() - began)
 

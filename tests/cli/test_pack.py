@@ -50,6 +50,14 @@ def test_a_job_does_not_parse_what_was_packed(cli, tmp_path, monkeypatch):
     assert status == 0 and 'is there already' in out and out.split()[-1] == ours._store.path
 
 
+def test_a_file_that_lvis_datasets_take_is_packed_once(cli, tmp_path):
+    images = [{'id': i, 'coco_url': f'http://x/train2017/{i}.jpg', 'height': 4, 'width': 4} for i in (1, 2)]
+    file = write(tmp_path / 'lvis.json', {'images': images, 'annotations': [], 'categories': [{'id': 1, 'name': 'a'}]})
+    first, second = cli('pack', file), cli('pack', file)
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert len(list((tmp_path / 'cache').glob('*.mmstore'))) == 1 and 'already' in second.out + second.err
+
+
 def test_the_folder_of_a_dataset_with_cache_dir(cli, tmp_path, monkeypatch):
     path = write(tmp_path / 'a.json', content())
     cli('pack', '--cache-dir', tmp_path / 'cache of it', path)
