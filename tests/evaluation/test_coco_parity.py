@@ -119,7 +119,7 @@ def compare_whole(stock: COCO, ours: SharedCOCO) -> None:
             assert any(other is record for other in ours.dataset['annotations'])
 
 
-@settings(PROPERTY, max_examples=150)
+@settings(PROPERTY, max_examples=60)
 @given(file=coco_files(), seed=st.integers(0, 2**32))
 def test_any_annotation_file(file: CocoText, seed: int) -> None:
     text = file.encode()
@@ -131,7 +131,7 @@ def test_any_annotation_file(file: CocoText, seed: int) -> None:
         compare_whole(stock, ours)
 
 
-@settings(PROPERTY, max_examples=80)
+@settings(PROPERTY, max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_any_text(seed: int) -> None:
     with cocos_of(TextWriter(seed).file()) as (stock, ours):
