@@ -111,14 +111,10 @@ class Sharing(Walk):
             self.report.leave(path, text_of(spelled), reason)
         return node
 
-    def dataset_type(self, spelled: Any, path: Path, scope: str) -> Any:
+    @property
+    def replacements(self) -> Dict[Any, Any]:
         """See the parent."""
-        shared = self.counterparts.shared.get(self.names.meaning('DATASETS', spelled, scope))
-        if shared is None:
-            return spelled
-        new = self.names.spelling('DATASETS', shared, spelled, scope)
-        self.report.change(path, text_of(spelled), new)
-        return new
+        return self.counterparts.shared
 
     def imports(self) -> None:
         """See the parent."""

@@ -109,14 +109,10 @@ class Unsharing(Walk):
         self.report.change(path, text_of(spelled), f'(dropped: a hook of {MODULE})')
         return False
 
-    def dataset_type(self, spelled: Any, path: Path, scope: str) -> Any:
+    @property
+    def replacements(self) -> Dict[Any, Any]:
         """See the parent."""
-        stock = self.counterparts.stock.get(self.names.meaning('DATASETS', spelled, scope))
-        if stock is None:
-            return spelled
-        new = self.names.spelling('DATASETS', stock, spelled, scope)
-        self.report.change(path, text_of(spelled), new)
-        return new
+        return self.counterparts.stock
 
     def imports(self) -> None:
         """See the parent: what is left of ours still has to be imported."""

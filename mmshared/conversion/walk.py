@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 from mmengine.config import Config
 
 from .counterparts import Counterparts
-from .names import Names
+from .names import Names, text_of
 from .report import Path, Report
 
 _LOOPS = ('train_cfg', 'val_cfg', 'test_cfg')
@@ -115,6 +115,16 @@ class Walk:
 
     def dataset_type(self, spelled: Any, path: Path, scope: str) -> Any:
         """The variable in which mmdet's configs keep the type of their datasets."""
+        found = self.replacements.get(self.names.meaning('DATASETS', spelled, scope))
+        if found is None:
+            return spelled
+        new = self.names.spelling('DATASETS', found, spelled, scope)
+        self.report.change(path, text_of(spelled), new)
+        return new
+
+    @property
+    def replacements(self) -> Dict[Any, Any]:
+        """Class -> the class that takes its place."""
         raise NotImplementedError
 
     def imports(self) -> None:

@@ -7,7 +7,7 @@ import copy
 import pytest
 from mmdet.datasets import CocoDataset, LVISV1Dataset, VOCDataset
 from mmdet.datasets.transforms import LoadAnnotations
-from mmdet.registry import DATASETS, METRICS, TRANSFORMS
+from mmdet.registry import DATASETS, TRANSFORMS
 from mmengine.config import Config
 from mmengine.config.lazy import LazyObject
 from mmengine.dataset import BaseDataset, default_collate
@@ -23,8 +23,6 @@ from mmshared.engine.loops import LeanTrainLoop
 from .helpers import changes, left, loaded, loader, swapped
 
 PIPELINE = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True), dict(type='PackDetInputs')]
-WRAPS = Counterparts().wrapper is not None
-SHARED_METRIC = METRICS.get('CocoMetric') in Counterparts().shared
 
 
 # ---- depth
@@ -200,17 +198,13 @@ def test_another_package_has_a_dataset_of_that_name():
             pass
 
         cfg = Config(dict(default_scope='mmdet', train_dataloader=loader(type='somewhere.CocoDataset')))
-        report = convert(cfg)
-        if WRAPS:
-            assert cfg.train_dataloader.dataset.dataset.type == 'somewhere.CocoDataset'
-        else:
-            assert left(report)['train_dataloader.dataset'][0] == 'somewhere.CocoDataset'
+        convert(cfg)
+        assert cfg.train_dataloader.dataset.dataset.type == 'somewhere.CocoDataset'
     finally:
         ROOT_DATASETS.children.pop('somewhere')
 
 
 # ---- other datasets
-@pytest.mark.skipif(not WRAPS, reason='SharedDataset is not there yet')
 @pytest.mark.parametrize('scope, name', [('mmdet', 'VOCDataset'), ('mmengine', 'mmdet.VOCDataset')])
 def test_any_other_dataset_is_put_inside_a_shared_one(scope, name):
     inner = dict(type=name, ann_file='a.txt', pipeline=copy.deepcopy(PIPELINE[:1]))
@@ -221,7 +215,6 @@ def test_any_other_dataset_is_put_inside_a_shared_one(scope, name):
     assert DATASETS.switch_scope_and_registry and wrapper.type.endswith('SharedDataset')
 
 
-@pytest.mark.skipif(not WRAPS, reason='SharedDataset is not there yet')
 def test_what_a_shared_dataset_holds_stays():
     inner = dict(type='CocoDataset', ann_file='a.json', pipeline=copy.deepcopy(PIPELINE))
     cfg = loaded(train_dataloader=loader(type='SharedDataset', dataset=inner, persist=True, version='1'))
@@ -268,8 +261,7 @@ def test_metrics():
     )
     report = swapped(cfg)
     assert 'no shared counterpart' in left(report)['val_evaluator.1'][1]
-    name = 'SharedCocoMetric' if SHARED_METRIC else 'CocoMetric'
-    assert cfg.val_evaluator[0].type == cfg.test_evaluator.metrics[0].type == name
+    assert cfg.val_evaluator[0].type == cfg.test_evaluator.metrics[0].type == 'SharedCocoMetric'
 
 
 # ---- loops
