@@ -1,0 +1,1 @@
+"""Reading files from archives, with any number of processes."""

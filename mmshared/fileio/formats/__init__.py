@@ -1,0 +1,1 @@
+"""Formats of archives, each in a file."""
