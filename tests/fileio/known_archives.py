@@ -11,7 +11,7 @@ import struct
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterable, Tuple
 
 MAGIC = 0xCED7230A
 KINDS = ('tar', 'zip', 'rec')
@@ -44,17 +44,22 @@ def write_zip(path: Path, entries: int) -> None:
             archive.writestr(name_of(number), content_of(number), way)
 
 
-def write_rec(path: Path, entries: int) -> None:
-    """With ``.idx`` and ``.lst``; every third entry has an array of labels."""
+def write_records(path: Path, files: Iterable[Tuple[str, bytes]]) -> None:
+    """A RecordIO file with ``.idx`` and ``.lst``; every third entry has an array of labels."""
+    listed = []
     with open(path, 'wb') as records, open(path.with_suffix('.idx'), 'w') as index:
-        for number in range(entries):
+        for number, (name, content) in enumerate(files):
             labels = () if number % 3 else (1.0, 2.0)
-            header = struct.pack(f'<IfQQ{len(labels)}f', len(labels), 0.5, number, 0, *labels)
-            payload = header + content_of(number)
+            payload = struct.pack(f'<IfQQ{len(labels)}f', len(labels), 0.5, number, 0, *labels) + content
             index.write(f'{number}\t{records.tell()}\n')
             records.write(struct.pack('<II', MAGIC, len(payload)) + payload + bytes(-len(payload) % 4))
-    lines = (f'{number}\t0.5\t{name_of(number)}\n' for number in range(entries))
-    path.with_suffix('.lst').write_text(''.join(lines))
+            listed.append(f'{number}\t0.5\t{name}\n')
+    path.with_suffix('.lst').write_text(''.join(listed))
+
+
+def write_rec(path: Path, entries: int) -> None:
+    """See :func:`write_records`."""
+    write_records(path, ((name_of(number), content_of(number)) for number in range(entries)))
 
 
 _WRITERS: Dict[str, Callable[[Path, int], None]] = {'tar': write_tar, 'zip': write_zip, 'rec': write_rec}
