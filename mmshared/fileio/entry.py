@@ -16,6 +16,7 @@ class Kind(IntEnum):
     OUTSIDE_LINK = 11
     ENCRYPTED = 12
     OTHER_COMPRESSION = 13
+    REPEATED = 14
 
 
 #: Why entries of a kind cannot be read, and what to do.
@@ -26,6 +27,8 @@ REFUSED: Dict[int, str] = {
     Kind.ENCRYPTED: 'is encrypted. Make the archive again without a password',
     Kind.OTHER_COMPRESSION: 'is compressed by a method other than deflate. Make the archive again without compression '
     '(zip -0), which images gain nothing from',
+    Kind.REPEATED: 'is in several archives of the set, and nothing says which one counts. Leave one of them out, or '
+    'rename its files',
 }
 
 
