@@ -36,9 +36,10 @@ class Entry(NamedTuple):
     """One file of an archive.
 
     Attributes:
-        name: Path in the archive, with ``/`` between folders: neither empty nor absolute, without ``.``, ``..`` or empty
-            parts. Bytes that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them.
-        offset: Where in the archive it begins, in bytes: a tar file's data, a zip file's local header, a record's header.
+        name: Path in the archive, with ``/`` between folders: neither empty nor absolute, without ``.``, ``..`` or
+            empty parts. Bytes that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them.
+        offset: Where in the archive it begins, in bytes: a tar file's data, the local header of a zip file, the header
+            of a record.
         size: Bytes of the file. Of a :attr:`Kind.RECORD` unknown (0).
         stored: Bytes that it takes in the archive; of a record at most, headers included.
         kind: A :class:`Kind`.

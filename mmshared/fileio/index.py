@@ -184,7 +184,9 @@ class Index:
         low, high = 0, self._size
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if _NAME.unpack_from(self._rows, middle * _ROW.size)[0] <= position else (low, middle)
+            low, high = (
+                (middle, high) if _NAME.unpack_from(self._rows, middle * _ROW.size)[0] <= position else (low, middle)
+            )
         return low
 
     def _first_from(self, name: bytes) -> int:

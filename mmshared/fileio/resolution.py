@@ -154,5 +154,3 @@ def _normal(path: str) -> str:
         path = posixpath.normpath(path) if path.rstrip('/') else path[:1]
         return '' if path == '.' else path.replace('//', '/')
     return path
-
-

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from mmshared.annotations.errors import StoreError
 from mmshared.fileio.entry import Entry, Kind, entry_name
 from mmshared.fileio.index import Index, encoded
-from mmshared.fileio.indexing import Rows
+from mmshared.fileio.index_writer import IndexWriter
 
 PARTS = st.sampled_from(['a', 'b', 'ab', 'a-b', 'a.b', 'a0', 'é', '\udcff', '日本', '.hidden', ' '])
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map('/'.join)
 
 
 def make_index(path: Path, archives: Sequence[Sequence[Entry]]) -> Index:
-    rows = Rows()
+    writer = IndexWriter()
     for number, entries in enumerate(archives):
         for entry in entries:
-            rows.add(number, entry, f'{number}.tar')
+            writer.add(number, entry, f'{number}.tar')
     with open(path, 'wb') as out:
-        rows.write(out, {'source': 's', 'archives': [[f'{i}.tar', 0, 0, 'tar'] for i in range(len(archives))]})
+        writer.write(out, {'source': 's', 'archives': [[f'{i}.tar', 0, 0, 'tar'] for i in range(len(archives))]})
     return Index(path)
 
 
@@ -45,7 +45,9 @@ def test_as_a_dict(tmp_path_factory, archives: List[List[str]], other: str) -> N
         of_this: Dict[str, Entry] = {}
         for name in names:
             offset += 512
-            entry = Entry(name, offset, offset % 7, offset % 11, Kind.STORED, zlib.crc32(name.encode('utf-8', 'replace')))
+            entry = Entry(
+                name, offset, offset % 7, offset % 11, Kind.STORED, zlib.crc32(name.encode('utf-8', 'replace'))
+            )
             of_this[name] = entry
             made[-1].append(entry)
         for name, entry in of_this.items():
@@ -140,7 +142,15 @@ def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ('path', 'name'),
-    [('./a//b', 'a/b'), ('/a/b', 'a/b'), ('a/./b/', 'a/b'), ('../a', ''), ('a/../b', ''), ('..a/b..', '..a/b..'), ('.', '')],
+    [
+        ('./a//b', 'a/b'),
+        ('/a/b', 'a/b'),
+        ('a/./b/', 'a/b'),
+        ('../a', ''),
+        ('a/../b', ''),
+        ('..a/b..', '..a/b..'),
+        ('.', ''),
+    ],
 )
 def test_names_of_entries(path: str, name: str) -> None:
     assert entry_name(path) == name

@@ -1,4 +1,4 @@
-"""RecordBackend through mmengine.fileio, as everything in MMEngine uses it; LocalBackend on the same files is the oracle."""
+"""RecordBackend through mmengine.fileio, as everything in MMEngine uses it; LocalBackend is the oracle."""
 
 from __future__ import annotations
 
@@ -250,7 +250,13 @@ def test_an_archive_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     'arguments',
-    [dict(archive=3), dict(archive='x', root=3), dict(archive='x', verify_crc='no'), dict(root='x'), dict(archives='x')],
+    [
+        dict(archive=3),
+        dict(archive='x', root=3),
+        dict(archive='x', verify_crc='no'),
+        dict(root='x'),
+        dict(archives='x'),
+    ],
     ids=str,
 )
 def test_wrong_arguments(arguments: dict) -> None:
@@ -300,7 +306,7 @@ def test_a_changed_archive(archive: Path) -> None:
 
 
 def test_a_replaced_archive(archive: Path, tmp_path: Path) -> None:
-    """Whoever has it open reads on; who opens it anew gets what is there now, and never the one by the other's index."""
+    """Whoever has it open reads on; who opens it anew gets what is there now."""
     args = args_of(archive)
     assert fileio.get('train/1.jpg', backend_args=args) == b'one'
     backend = get_file_backend(backend_args=args)
