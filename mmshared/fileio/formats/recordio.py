@@ -28,7 +28,7 @@ IMAGE = struct.Struct('<IfQQ')  # flag: how many labels follow; label, if none d
 INDEX_SUFFIX, NAMES_SUFFIX = '.idx', '.lst'
 
 _BEGINNING = struct.Struct('<4sIIfQQ')  # of a record in one part
-_LENGTH_BITS = 29
+LENGTH_BITS = 29
 _LABEL_BYTES = 4
 _PROBES = 16  # records that are looked at for whether .idx and .lst belong together
 _END = 1 << 62  # beyond every file
@@ -39,8 +39,8 @@ class RecordIO(Format):
     """``.rec`` files with their ``.idx``, and ``.lst`` if there is one.
 
     With a ``.lst``, entries are named by it, and a key of ``.idx`` that it lacks is an error: it is the list of another
-    archive, or not whole. Keys of ``.lst`` without a record are no error: MXNet's im2rec leaves out images that it cannot
-    read. Without a ``.lst`` the name is the key, as the text in ``.idx`` ('17').
+    archive, or not whole. Keys of ``.lst`` without a record are no error: MXNet's im2rec leaves out images that it
+    cannot read. Without a ``.lst`` the name is the key, as the text in ``.idx`` ('17').
 
     Where records are is known from ``.idx`` alone; of ``.rec`` only a few headers are read for the entries.
     """
@@ -93,7 +93,7 @@ class RecordIO(Format):
     def read(self, descriptor: int, entry: Entry, path: str, verify_crc: bool = True) -> bytes:
         """As :meth:`Format.read`: what follows the labels. The format has no checksums.
 
-        Damage is seen where a part has no magic number, is longer than its place, or is not the part that has to follow.
+        Damage is seen where a part has no magic number, is longer than its place, or is not the one that has to follow.
         """
         if not 0 <= entry.offset < _END:
             raise ArchiveError(path, f'the index of it is damaged: no record begins at {entry.offset}', entry.name)
@@ -104,9 +104,9 @@ class RecordIO(Format):
             )
         magic, word, flag, _, _, _ = _BEGINNING.unpack(head)
         length = word & MAX_RECORD
-        if magic != MAGIC or word >> _LENGTH_BITS not in (WHOLE, FIRST) or PART.size + length > entry.stored:
+        if magic != MAGIC or word >> LENGTH_BITS not in (WHOLE, FIRST) or PART.size + length > entry.stored:
             raise ArchiveError(path, f'there is no record of it at {entry.offset}. {_ADVICE}', entry.name)
-        if word >> _LENGTH_BITS == FIRST:
+        if word >> LENGTH_BITS == FIRST:
             data = _joined(descriptor, entry, path)
             flag = IMAGE.unpack_from(data)[0] if len(data) >= IMAGE.size else 0
             return data[_labels_end(flag, len(data), entry, path) :]
@@ -126,7 +126,7 @@ class RecordIO(Format):
                 head = os.pread(file.fileno(), _BEGINNING.size, offset)
                 if len(head) == _BEGINNING.size and head.startswith(MAGIC):
                     magic, word, _, _, number, _ = _BEGINNING.unpack(head)
-                    if word >> _LENGTH_BITS == WHOLE:
+                    if word >> LENGTH_BITS == WHOLE:
                         found[key] = number
         wrong = [key for key, number in found.items() if key != number]
         if wrong and len(set(found.values())) == len(found) > 1 and all(map(names.has, found.values())):
@@ -158,7 +158,7 @@ def _joined(descriptor: int, entry: Entry, path: str) -> bytes:
     while True:
         magic, word = PART.unpack(read_at(descriptor, PART.size, position, path, entry.name))
         length, expected = word & MAX_RECORD, (FIRST,) if not parts else (MIDDLE, LAST)
-        kind, position = word >> _LENGTH_BITS, position + PART.size
+        kind, position = word >> LENGTH_BITS, position + PART.size
         size += length + len(MAGIC)
         split = kind != LAST and length % len(MAGIC)
         if magic != MAGIC or kind not in expected or split or position + length > end or size > MAX_RECORD + len(MAGIC):
