@@ -49,7 +49,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='mmshared',
-        description='Pack annotation files and images for MMDetection, look after what was packed, and convert configs.',
+        description='Pack annotation files and images for MMDetection, look after them, and convert configs.',
     )
     parser.add_argument('--version', action='version', version=f'mmshared {__version__}')
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')

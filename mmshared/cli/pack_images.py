@@ -51,10 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     files, output = packed.contents.files, Path(arguments.output)
     where = f'{len(packed.archives)} shards, {pattern(output)}' if sharded else output
     what = f'{len(files):,} files, {size_text(sum(file.size for file in files))}'
-    done = 'packed' if arguments.no_verify else 'packed and verified'
-    emit(
-        f'{printable(arguments.folder)}: {what}, {done} in {seconds:.2f} s, {size_text(packed.size)}: {printable(where)}'
-    )
+    done = f'{"packed" if arguments.no_verify else "packed and verified"} in {seconds:.2f} s'
+    emit(f'{printable(arguments.folder)}: {what}, {done}, {size_text(packed.size)}: {printable(where)}')
     _note('removed, of an earlier run', packed.removed)
     _note('left out, hidden', packed.contents.hidden)
     _note('left out, neither a file nor a folder', packed.contents.special)

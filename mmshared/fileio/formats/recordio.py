@@ -20,7 +20,8 @@ from mmshared.fileio.errors import ArchiveError
 from .base import Format, ProgressCall, read_at
 from .record_lists import RecordIndex, RecordNames
 
-MAGIC = struct.pack('<I', 0xCED7230A)
+MAGIC = 0xCED7230A
+MARK = struct.pack('<I', MAGIC)
 WHOLE, FIRST, MIDDLE, LAST = range(4)  # which part of a record it is
 MAX_RECORD = (1 << 29) - 1  # bytes of a record's data
 PART = struct.Struct('<4sI')
@@ -104,7 +105,7 @@ class RecordIO(Format):
             )
         magic, word, flag, _, _, _ = _BEGINNING.unpack(head)
         length = word & MAX_RECORD
-        if magic != MAGIC or word >> LENGTH_BITS not in (WHOLE, FIRST) or PART.size + length > entry.stored:
+        if magic != MARK or word >> LENGTH_BITS not in (WHOLE, FIRST) or PART.size + length > entry.stored:
             raise ArchiveError(path, f'there is no record of it at {entry.offset}. {_ADVICE}', entry.name)
         if word >> LENGTH_BITS == FIRST:
             data = _joined(descriptor, entry, path)
@@ -124,7 +125,7 @@ class RecordIO(Format):
         with open(path, 'rb', buffering=0) as file:
             for key, offset in index.spread(_PROBES):
                 head = os.pread(file.fileno(), _BEGINNING.size, offset)
-                if len(head) == _BEGINNING.size and head.startswith(MAGIC):
+                if len(head) == _BEGINNING.size and head.startswith(MARK):
                     magic, word, _, _, number, _ = _BEGINNING.unpack(head)
                     if word >> LENGTH_BITS == WHOLE:
                         found[key] = number
@@ -159,11 +160,11 @@ def _joined(descriptor: int, entry: Entry, path: str) -> bytes:
         magic, word = PART.unpack(read_at(descriptor, PART.size, position, path, entry.name))
         length, expected = word & MAX_RECORD, (FIRST,) if not parts else (MIDDLE, LAST)
         kind, position = word >> LENGTH_BITS, position + PART.size
-        size += length + len(MAGIC)
-        split = kind != LAST and length % len(MAGIC)
-        if magic != MAGIC or kind not in expected or split or position + length > end or size > MAX_RECORD + len(MAGIC):
+        size += length + len(MARK)
+        split = kind != LAST and length % len(MARK)
+        if magic != MARK or kind not in expected or split or position + length > end or size > MAX_RECORD + len(MARK):
             raise ArchiveError(path, f'part {len(parts) + 1} of its record is damaged. {_ADVICE}', entry.name)
         parts.append(read_at(descriptor, length, position, path, entry.name))
         if kind == LAST:
-            return MAGIC.join(parts)
+            return MARK.join(parts)
         position += length

@@ -50,8 +50,8 @@ def pack_images(
 
     Args:
         folder: of images, or of anything else.
-        output: the archive; its name's end says which format: ``.tar``, ``.zip``, or ``.rec``, which comes with ``.idx``
-            and ``.lst``. Its folder must be there, not below ``folder``, and takes the whole size.
+        output: the archive; its name's end says which format: ``.tar``, ``.zip``, or ``.rec``, which comes with
+            ``.idx`` and ``.lst``. Its folder must be there, not below ``folder``, and takes the whole size.
         shard_size: bytes of one archive at most: there are several then, ``output-00000.tar``, ... A larger file is in
             one of its own.
         force: replace archives that are there, and remove further shards of an earlier run.
@@ -78,11 +78,9 @@ def pack_images(
     total = sum(file.size for file in contents.files)
     label = os.path.basename(output)
     try:
-        with (
-            contextlib.closing(_Counter(label, 2 * total if verify else total)) as count,
-            contextlib.ExitStack() as open_,
-        ):
-            drafts = [_written(shard, writer, count, open_, verify) for shard in shards]
+        with contextlib.ExitStack() as stack:
+            count = stack.enter_context(contextlib.closing(_Counter(label, 2 * total if verify else total)))
+            drafts = [_written(shard, writer, count, stack, verify) for shard in shards]
             size = _publish(shards, drafts, writer, stale)
     except OSError as error:
         if error.errno in SPACE_ERRNOS:
@@ -155,9 +153,7 @@ def _verify(
         for number, entry in enumerate(entries, 1):
             expected = shard.files[number - 1] if number <= len(shard.files) else None
             if expected is None or entry.name != expected.name:
-                raise ArchiveError(
-                    shard.target, f'reads back with an entry that was not written there. {advice}', entry.name
-                )
+                raise ArchiveError(shard.target, f'reads back with an entry that was not written. {advice}', entry.name)
             data = reader.read(descriptor, entry, paths[0])
             if len(data) != expected.size or zlib.crc32(data) != crcs[number - 1]:
                 raise ArchiveError(shard.target, f'reads back with other bytes than were written. {advice}', entry.name)
@@ -184,23 +180,21 @@ def _publish(
     What is replaced goes first: a pattern must not find shards of two runs, nor an index the records of another.
     """
     old = [*stale, *(path for shard in shards for path in shard.paths(writer))]
-    done: List[Path] = []
-    size = 0
+    pairs = []
+    for shard, files in zip(shards, drafts):
+        pairs += reversed(list(zip(shard.paths(writer), files)))  # the part that is the archive's name comes last
     if stale or len(old) > 1:
         for path in old:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
     try:
-        for shard, files in zip(shards, drafts):
-            for path, draft in reversed(list(zip(shard.paths(writer), files))):  # the archive last
-                done.append(path)
-                size += draft.publish(path)
+        return sum(draft.publish(path) for path, draft in pairs)
     except BaseException:
-        for path in done:
+        for path, draft in pairs:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                if os.path.samestat(os.stat(path), os.fstat(draft.file.fileno())):
+                    os.unlink(path)
         raise
-    return size
 
 
 def _check_outside(folder: str, output: Path) -> None:
@@ -241,7 +235,7 @@ def _allow_open_files(number: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < need:
         if hard != resource.RLIM_INFINITY and hard < need:
             raise ValueError(
-                f'{number} files would be written at once, and this process may have {hard} open (ulimit -Hn). Choose a '
-                'larger --shard-size'
+                f'{number} files would be written at once, and this process may have {hard} open (ulimit -Hn). Choose '
+                'a larger --shard-size'
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

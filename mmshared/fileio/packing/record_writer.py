@@ -13,7 +13,7 @@ from mmshared.fileio.formats.recordio import (
     INDEX_SUFFIX,
     LAST,
     LENGTH_BITS,
-    MAGIC,
+    MARK,
     MAX_RECORD,
     MIDDLE,
     NAMES_SUFFIX,
@@ -45,7 +45,7 @@ class RecordWriter(Writer):
         self._names.write(b'%d\t0.000000\t%s\n' % (self._key, os.fsencode(name)))
         for kind, part in parts_of(data):
             padding = -len(part) % 4
-            self._records.write(PART.pack(MAGIC, kind << LENGTH_BITS | len(part)))
+            self._records.write(PART.pack(MARK, kind << LENGTH_BITS | len(part)))
             self._records.write(part)
             self._records.write(bytes(padding))
             self._offset += PART.size + len(part) + padding
@@ -77,12 +77,12 @@ class RecordWriter(Writer):
 
 def parts_of(data: bytes) -> Iterator[Tuple[int, memoryview]]:
     """The parts that a record of ``data`` is split into, each with which one it is."""
-    view, begin, at = memoryview(data), 0, data.find(MAGIC)
+    view, begin, at = memoryview(data), 0, data.find(MARK)
     while at >= 0:
-        if at % len(MAGIC):
-            at = data.find(MAGIC, at + 1)
+        if at % len(MARK):
+            at = data.find(MARK, at + 1)
             continue
         yield MIDDLE if begin else FIRST, view[begin:at]
-        begin = at + len(MAGIC)
-        at = data.find(MAGIC, begin)
+        begin = at + len(MARK)
+        at = data.find(MARK, begin)
     yield LAST if begin else WHOLE, view[begin:]

@@ -97,13 +97,13 @@ def find_stale(output: Path, shards: Sequence[Shard], writer: Type[Writer], forc
             stale.append(path)
         elif name.startswith(f'{output.stem}-') and name.endswith(output.suffix):
             raise FileExistsError(
-                f'{path}: is no shard of {output.name}, but {pattern(output)} would find it. Move it, or choose another '
-                'name'
+                f'{path}: is no shard of {output.name}, but {pattern(output)} would find it. Move it, or choose '
+                'another name'
             )
     if stale and not force:
         raise FileExistsError(
-            f'{stale[0]}: would be found together with the new shards (as {len(stale) - 1} more). Choose another name, or '
-            '--force to remove what an earlier run wrote'
+            f'{stale[0]}: would be found together with the new shards (as {len(stale) - 1} more). Choose another name, '
+            'or --force to remove what an earlier run wrote'
         )
     return stale
 

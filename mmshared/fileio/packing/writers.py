@@ -74,7 +74,7 @@ class TarWriter(Writer):
     end = tarfile.RECORDSIZE
 
     def __init__(self, files: Sequence[BinaryIO]) -> None:
-        self._tar = tarfile.open(
+        self._tar = tarfile.TarFile(
             fileobj=files[0], mode='w', format=tarfile.GNU_FORMAT, encoding='utf-8', errors='surrogateescape'
         )
 
