@@ -94,7 +94,8 @@ class RecordIO(Format):
     def read(self, descriptor: int, entry: Entry, path: str, verify_crc: bool = True) -> bytes:
         """As :meth:`Format.read`: what follows the labels. The format has no checksums.
 
-        Damage is seen where a part has no magic number, is longer than its place, or is not the one that has to follow.
+        Damage is seen where a part has no magic number, is not the one that has to follow, or ends elsewhere than where
+        the next record begins.
         """
         if not 0 <= entry.offset < _END:
             raise ArchiveError(path, f'the index of it is damaged: no record begins at {entry.offset}', entry.name)
@@ -112,6 +113,8 @@ class RecordIO(Format):
             flag = IMAGE.unpack_from(data)[0] if len(data) >= IMAGE.size else 0
             return data[_labels_end(flag, len(data), entry, path) :]
         skipped = _labels_end(flag, length, entry, path)
+        if entry.stored - PART.size - length >= len(MARK):
+            _check_next(descriptor, entry.offset + PART.size + length, entry, path)
         return read_at(descriptor, length - skipped, entry.offset + PART.size + skipped, path, entry.name)
 
     @staticmethod
@@ -152,6 +155,24 @@ def _labels_end(flag: int, length: int, entry: Entry, path: str) -> int:
     return skipped
 
 
+def _check_next(descriptor: int, end: int, entry: Entry, path: str) -> None:
+    """Checks that a record that ends before its place does, at ``end``, is followed by one that .idx does not have.
+
+    Else its length is wrong, and what would be read is only the beginning of an image.
+    """
+    padded = end + (entry.offset - end) % len(MARK)
+    if os.pread(descriptor, len(MARK), padded) != MARK:
+        raise ArchiveError(path, f'its record ends at {end}, and no other begins there. {_ADVICE}', entry.name)
+
+
+def _has_mark(data: bytes) -> bool:
+    """Whether the magic number is at a multiple of 4, where no part can have it."""
+    at = data.find(MARK)
+    while at >= 0 and at % len(MARK):
+        at = data.find(MARK, at + 1)
+    return at >= 0
+
+
 def _joined(descriptor: int, entry: Entry, path: str) -> bytes:
     """The data of a record of several parts."""
     parts: List[bytes] = []
@@ -165,6 +186,10 @@ def _joined(descriptor: int, entry: Entry, path: str) -> bytes:
         if magic != MARK or kind not in expected or split or position + length > end or size > MAX_RECORD + len(MARK):
             raise ArchiveError(path, f'part {len(parts) + 1} of its record is damaged. {_ADVICE}', entry.name)
         parts.append(read_at(descriptor, length, position, path, entry.name))
-        if kind == LAST:
-            return MARK.join(parts)
         position += length
+        if _has_mark(parts[-1]):
+            raise ArchiveError(path, f'part {len(parts)} of its record has another one in it. {_ADVICE}', entry.name)
+        if kind == LAST:
+            if end - position >= len(MARK):
+                _check_next(descriptor, position, entry, path)
+            return MARK.join(parts)
