@@ -106,7 +106,7 @@ class RecordIO(Format):
             )
         magic, word, flag, _, _, _ = _BEGINNING.unpack(head)
         length = word & MAX_RECORD
-        if magic != MARK or word >> LENGTH_BITS not in (WHOLE, FIRST) or PART.size + length > entry.stored:
+        if not _begins(magic, word) or PART.size + length > entry.stored:
             raise ArchiveError(path, f'there is no record of it at {entry.offset}. {_ADVICE}', entry.name)
         if word >> LENGTH_BITS == FIRST:
             data = _joined(descriptor, entry, path)
@@ -161,8 +161,14 @@ def _check_next(descriptor: int, end: int, entry: Entry, path: str) -> None:
     Else its length is wrong, and what would be read is only the beginning of an image.
     """
     padded = end + (entry.offset - end) % len(MARK)
-    if os.pread(descriptor, len(MARK), padded) != MARK:
+    following = os.pread(descriptor, PART.size, padded)
+    if len(following) < PART.size or not _begins(*PART.unpack(following)):
         raise ArchiveError(path, f'its record ends at {end}, and no other begins there. {_ADVICE}', entry.name)
+
+
+def _begins(magic: bytes, word: int) -> bool:
+    """Whether these begin a part that is the first of a record, or all of it."""
+    return magic == MARK and word >> LENGTH_BITS in (WHOLE, FIRST)
 
 
 def _has_mark(data: bytes) -> bool:
