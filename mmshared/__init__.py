@@ -33,6 +33,7 @@ def register_components() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         from . import parallel  # noqa: F401
         from .engine import loops, node_memory  # noqa: F401
+        from .fileio import record_backend  # noqa: F401
 
         if all(find_spec(name) for name in ('mmcv', 'mmdet')):
             from . import datasets, evaluation  # noqa: F401

@@ -1,4 +1,4 @@
-"""``mmshared pack | inspect | cache | doctor | convert-config``: arguments in, exit status out, errors as one line."""
+"""``mmshared pack | pack-images | inspect | cache | ...``: arguments in, exit status out, errors as one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import List, Optional
 
 from mmshared.version import __version__
 
-from . import cache, convert_config, doctor, inspect, pack
+from . import cache, convert_config, doctor, inspect, pack, pack_images
 from .errors import FORESEEABLE, complain
 from .text import drop_output, flush
 
@@ -49,10 +49,10 @@ def main(argv: Optional[List[str]] = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='mmshared',
-        description='Pack and inspect annotation files for MMDetection, look after their stores, and convert configs.',
+        description='Pack annotation files and images for MMDetection, look after them, and convert configs.',
     )
     parser.add_argument('--version', action='version', version=f'mmshared {__version__}')
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
-    for module in (pack, inspect, cache, doctor, convert_config):
+    for module in (pack, pack_images, inspect, cache, doctor, convert_config):
         module.add_to(commands)
     return parser

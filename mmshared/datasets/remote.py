@@ -17,6 +17,7 @@ from mmshared.annotations import COCO_PATHS, AnnotationStore, Fingerprint, Store
 from mmshared.annotations.cache import SPACE_ERRNOS, tempfiles_in
 from mmshared.annotations.panoptic import KIND as PANOPTIC
 from mmshared.annotations.panoptic import PanopticStore, find_panoptic, open_panoptic
+from mmshared.fileio.record_backend import RecordBackend
 
 MAX_TEXT = 1000
 """Characters of a backend's own error that go into a message: some quote a whole page of HTML."""
@@ -100,7 +101,10 @@ def is_local(address: str, backend_args: Optional[dict] = None) -> bool:
     Raises:
         TypeError: ``backend_args`` are not for the local backend, which is meant.
     """
-    if getattr(_backend(address, backend_args), 'get_local_path', None) is not LocalBackend.get_local_path:
+    backend = _backend(address, backend_args)
+    if backend is RecordBackend and '://' not in address:
+        return get_file_backend(address, backend_args=backend_args, enable_singleton=True).is_on_disk(address)
+    if getattr(backend, 'get_local_path', None) is not LocalBackend.get_local_path:
         return False
     get_file_backend(address, backend_args=backend_args, enable_singleton=True)  # checks the arguments, as in stock
     return True

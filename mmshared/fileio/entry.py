@@ -16,6 +16,7 @@ class Kind(IntEnum):
     OUTSIDE_LINK = 11
     ENCRYPTED = 12
     OTHER_COMPRESSION = 13
+    REPEATED = 14
 
 
 #: Why entries of a kind cannot be read, and what to do.
@@ -26,6 +27,8 @@ REFUSED: Dict[int, str] = {
     Kind.ENCRYPTED: 'is encrypted. Make the archive again without a password',
     Kind.OTHER_COMPRESSION: 'is compressed by a method other than deflate. Make the archive again without compression '
     '(zip -0), which images gain nothing from',
+    Kind.REPEATED: 'is in several archives of the set, and nothing says which one counts. Leave one of them out, or '
+    'rename its files',
 }
 
 
@@ -33,9 +36,10 @@ class Entry(NamedTuple):
     """One file of an archive.
 
     Attributes:
-        name: Path in the archive, with ``/`` between folders: neither empty nor absolute, without ``.``, ``..`` or empty
-            parts. Bytes that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them.
-        offset: Where in the archive it begins, in bytes: a tar file's data, a zip file's local header, a record's header.
+        name: Path in the archive, with ``/`` between folders: neither empty nor absolute, without ``.``, ``..`` or
+            empty parts. Bytes that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them.
+        offset: Where in the archive it begins, in bytes: a tar file's data, the local header of a zip file, the header
+            of a record.
         size: Bytes of the file. Of a :attr:`Kind.RECORD` unknown (0).
         stored: Bytes that it takes in the archive; of a record at most, headers included.
         kind: A :class:`Kind`.
