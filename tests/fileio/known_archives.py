@@ -1,19 +1,20 @@
 """Archives whose content follows from the number of an entry, so that every byte read can be checked.
 
-The tar and the zip are made by Python's modules, the RecordIO file by a few lines of its own after the published format.
+The tar and the zip are made by Python's modules, the RecordIO file by lines that follow the published format.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import struct
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Tuple
+from typing import Any, Callable, Dict
 
-MAGIC = 0xCED7230A
+from . import record_files
+from .record_files import Image
+
 KINDS = ('tar', 'zip', 'rec')
 
 
@@ -23,7 +24,7 @@ def name_of(number: int) -> str:
 
 
 def content_of(number: int) -> bytes:
-    """The entry's bytes, 1 to 3 kB: no two entries begin alike, have the same piece anywhere, or (mostly) one length."""
+    """The entry's bytes, 1 to 3 kB: no two have a piece in common, and few have one length."""
     return hashlib.shake_128(number.to_bytes(8, 'little')).digest(1000 + number * 7919 % 2000)
 
 
@@ -44,22 +45,10 @@ def write_zip(path: Path, entries: int) -> None:
             archive.writestr(name_of(number), content_of(number), way)
 
 
-def write_records(path: Path, files: Iterable[Tuple[str, bytes]]) -> None:
-    """A RecordIO file with ``.idx`` and ``.lst``; every third entry has an array of labels."""
-    listed = []
-    with open(path, 'wb') as records, open(path.with_suffix('.idx'), 'w') as index:
-        for number, (name, content) in enumerate(files):
-            labels = () if number % 3 else (1.0, 2.0)
-            payload = struct.pack(f'<IfQQ{len(labels)}f', len(labels), 0.5, number, 0, *labels) + content
-            index.write(f'{number}\t{records.tell()}\n')
-            records.write(struct.pack('<II', MAGIC, len(payload)) + payload + bytes(-len(payload) % 4))
-            listed.append(f'{number}\t0.5\t{name}\n')
-    path.with_suffix('.lst').write_text(''.join(listed))
-
-
 def write_rec(path: Path, entries: int) -> None:
-    """See :func:`write_records`."""
-    write_records(path, ((name_of(number), content_of(number)) for number in range(entries)))
+    """With ``.idx`` and ``.lst``; every third entry has an array of labels."""
+    images = (Image(n, content_of(n), 0.5 if n % 3 else (1.0, 2.0), name_of(n)) for n in range(entries))
+    record_files.write_archive(path, list(images))
 
 
 _WRITERS: Dict[str, Callable[[Path, int], None]] = {'tar': write_tar, 'zip': write_zip, 'rec': write_rec}

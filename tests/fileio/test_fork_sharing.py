@@ -95,6 +95,7 @@ def test_record_backend_reads_what_is_there(kind, arguments):
     assert wrong_reads(Record(arguments[kind])) == []
 
 
+@pytest.mark.filterwarnings('ignore:This DataLoader will create')
 @pytest.mark.parametrize('method', METHODS)
 def test_persistent_workers(method, arguments):
     """Epoch after epoch, all formats in each worker, by ``backend_args`` and by backends that the dataset brings."""

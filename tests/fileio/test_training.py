@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from .known_archives import backend_args, write_records
+from . import record_files
+from .known_archives import backend_args
+from .record_files import Image
 from .training_ranks import DATASETS
 
 COCO = Path(__file__).resolve().parents[3] / 'shared' / 'data' / 'coco_tiny'
@@ -30,7 +32,8 @@ def archives(folder):
     with zipfile.ZipFile(folder / 'images.zip', 'w') as archive:
         for image in images:
             archive.write(image, image.name)
-    write_records(folder / 'images.rec', ((f'train2017/{image.name}', image.read_bytes()) for image in images))
+    records = [Image(number, image.read_bytes(), 0.0, f'train2017/{image.name}') for number, image in enumerate(images)]
+    record_files.write_archive(folder / 'images.rec', records)
     return {kind: folder / f'images.{kind}' for kind in KINDS}
 
 

@@ -26,7 +26,8 @@ _NAME = len('train2017/000000000000.jpg')
 
 def _record(fields: str, *more: Tuple[Any, ...]) -> np.dtype:
     """A record of unsigned numbers (``name:bytes``, little-endian) and ``more`` fields, without gaps."""
-    return np.dtype([(name, f'<u{size}') for name, _, size in (field.partition(':') for field in fields.split())] + [*more])
+    numbers = [field.partition(':') for field in fields.split()]
+    return np.dtype([(name, f'<u{size}') for name, _, size in numbers] + [*more])
 
 
 _COMMON = 'version:2 flags:2 method:2 time:2 date:2 crc:4 stored:4 size:4 name_bytes:2 extra:2 '

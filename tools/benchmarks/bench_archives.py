@@ -43,6 +43,7 @@ SPEEDS = (
     ('zip-no-crc', 'folder', 1.0),
     ('zip-no-crc', 'zipfile', 3.0),
 )
+OPENED_COLUMNS = 'index built, s|index opened, ms|its USS, MB|first read, ms|USS, MB|... later|a read, us'.split('|')
 MOST_OPENING_MS, MOST_INDEX_MB = 50, 5
 
 
@@ -126,7 +127,8 @@ def _speed_targets(found: Reads) -> Iterator[str]:
     for way, other, least in SPEEDS:
         ratios = found.ratios(way, other)
         if ratios:
-            yield _target(f'{WAYS[way].title} / {WAYS[other].title}', f'at least {least:g}x', ratios, min(ratios) >= least)
+            pair = f'{WAYS[way].title} / {WAYS[other].title}'
+            yield _target(pair, f'at least {least:g}x', ratios, min(ratios) >= least)
     cost = found.ratios('zip', 'zip-no-crc')
     if cost:
         yield f'- with CRC a zip is read at {min(cost):.2f}x to {max(cost):.2f}x the speed that it has without'
@@ -141,12 +143,11 @@ def _target(what: str, wanted: str, values: List[float], reached: bool, unit: st
 def index(args: argparse.Namespace, folder: Path) -> Tuple[Dict[str, Any], str]:
     """Everything measured, and the text about it."""
     found = dict(measure_opening(folder, args.only, entries=args.entries, reads=args.reads, repeats=args.repeats))
-    columns = ('index built, s', 'index opened, ms', 'its USS, MB', 'first read, ms', 'USS, MB', '... later', 'a read, us')
     rows = {WAYS[way].title: _opened_row(opened) for way, opened in found.items()}
     lines = [line for way, opened in found.items() if opened.build for line in _index_targets(WAYS[way].title, opened)]
     text = (
         f'{args.entries:,} entries, opened by a fresh process each time (zipfile and tarfile: once); later: after '
-        f'{args.reads:,} reads more:\n\n{report.matrix(columns, rows)}\n\n' + '\n'.join(['Targets:', '', *lines])
+        f'{args.reads:,} reads more:\n\n{report.matrix(OPENED_COLUMNS, rows)}\n\n' + '\n'.join(['Targets:', '', *lines])
     )
     return {way: asdict(opened) for way, opened in found.items()}, text
 
