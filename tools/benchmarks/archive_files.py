@@ -74,7 +74,7 @@ def _write_zip(folder: Path, out: Path) -> None:
 
 
 def _write_rec(folder: Path, out: Path) -> None:
-    command = [sys.executable, '-m', 'mmshared', 'pack-images', str(folder), '-o', str(out)]
+    command = [sys.executable, '-m', 'mmshared', 'pack-images', str(folder / 'train2017'), '-o', str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
     if done.returncode:
         raise OSError(f'mmshared pack-images failed:\n{done.stderr.strip()[-2000:]}')

@@ -120,22 +120,27 @@ def reads(
     """
     gc.collect()
     gc.freeze()  # as little as can be is copied because the garbage collector has looked at it
-    context = multiprocessing.get_context('fork')
-    pairs = [context.Pipe() for _ in range(workers)]
-    processes = [
-        context.Process(target=_worker, args=(there, way, sources, cache, count, seed), daemon=True)
-        for seed, (_, there) in enumerate(pairs)
-    ]
-    for process in processes:
-        process.start()
-    pipes = [here for here, _ in pairs]
-    pids = [process.pid for process in processes]
+    pipes, pids = [], []
+    for seed in range(workers):
+        pipe, pid = _start(way, sources, cache, count, seed)
+        pipes.append(pipe)
+        pids.append(pid)
     yield {'workers': pids}
     yield {'digests': {size: _asked(pipes, (size, 0)) for size in sources}}
     for size, readers in passes:
         told = _asked(pipes[:readers], (size, seconds))
         yield {'rate': sum(reads / taken for reads, taken in told)}
     yield {'workers': pids}
+
+
+def _start(*arguments: Any) -> Tuple[Any, int]:
+    """A worker, and the pipe to ask it by."""
+    context = multiprocessing.get_context('fork')
+    here, there = context.Pipe()
+    process = context.Process(target=_worker, args=(there, *arguments), daemon=True)
+    process.start()
+    there.close()  # so that the end of the worker is seen
+    return here, process.pid
 
 
 def _asked(pipes: List[Any], question: Any) -> List[Any]:
