@@ -11,6 +11,7 @@ import sys
 
 IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson']
 IMPORTS += ['faster_coco_eval', 'pytest', 'xdist', 'hypothesis', 'psutil', 'ruff', 'lvis', 'ultrafast_pycocotools']
+IMPORTS += ['lmdb']
 
 
 def distributions(stack):
