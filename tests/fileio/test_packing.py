@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import re
 import resource
 import shutil
+import stat
 import subprocess
 import tarfile
 import threading
@@ -24,6 +25,7 @@ from mmshared.fileio.packing.folder import File
 from mmshared.fileio.packing.source import FileChangedError
 from mmshared.fileio.packing.targets import WRITERS, plan
 
+from ..annotations.cache.cache_helpers import run_child
 from .record_files import MAGIC_BYTES, read_images
 
 LONG = 'long-' + 'x' * 150 + '.jpg'
@@ -211,11 +213,13 @@ def test_a_deep_folder(tmp_path):
             os.mkdir('d')
             os.chdir('d')
         Path('x.jpg').write_bytes(b'deep')
+        os.chdir(here)
+        for suffix in FORMATS:
+            pack_images(folder, tmp_path / f'out.{suffix}')
+            assert by_others(tmp_path / f'out.{suffix}') == {f'top/{deep}/x.jpg': b'deep'}
     finally:
         os.chdir(here)
-    for suffix in FORMATS:
-        pack_images(folder, tmp_path / f'out.{suffix}')
-        assert by_others(tmp_path / f'out.{suffix}') == {f'top/{deep}/x.jpg': b'deep'}
+        subprocess.run(['rm', '-r', folder], check=True)  # too deep for Python's rmtree
 
 
 ODD = {
@@ -249,17 +253,15 @@ def test_a_file_that_no_record_holds(folder, tmp_path):
 
 
 # ---- files that others change
-class Meddler:
-    """Does something to the folder when the archive of it is begun."""
+def meddle(monkeypatch, action: Callable[[], object]) -> None:
+    """Have ``action()`` done when the folder was looked through, before its files are read."""
+    write = packing._write
 
-    def __init__(self, monkeypatch, action: Callable[[], object]) -> None:
-        write = packing._write
+    def meddled(*arguments):
+        action()
+        return write(*arguments)
 
-        def meddled(*arguments):
-            action()
-            return write(*arguments)
-
-        monkeypatch.setattr(packing, '_write', meddled)
+    monkeypatch.setattr(packing, '_write', meddled)
 
 
 @pytest.mark.parametrize('suffix', FORMATS)
@@ -279,19 +281,16 @@ def test_files_that_change_meanwhile(folder, tmp_path, suffix, change, monkeypat
         elif change == 'a folder':
             victim.mkdir()
 
-    Meddler(monkeypatch, act)
+    meddle(monkeypatch, act)
     message = 'was removed while' if change == 'removed' else 'was changed while'
-    with pytest.raises(
-        FileChangedError if change != 'a folder' else (FileChangedError, IsADirectoryError),
-        match='z.jpg' if change == 'a folder' else f'z.jpg: {message}',
-    ):
+    with pytest.raises(FileChangedError, match=f'z.jpg: {message}'):
         pack_images(folder, tmp_path / f'out.{suffix}')
     assert listed(tmp_path) == ['data']
 
 
 @pytest.mark.parametrize('suffix', FORMATS)
 def test_a_file_that_is_written_while_it_is_read(tmp_path, suffix, monkeypatch):
-    folder = make(tmp_path / 'd', {'large.jpg': bytes(8 << 20)})
+    folder = make(tmp_path / 'd', {'large.jpg': bytes(32 << 20)})
     stop = threading.Event()
 
     def write():
@@ -302,7 +301,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path, suffix, monkeypatch):
                 file.flush()
 
     writer = threading.Thread(target=write)
-    Meddler(monkeypatch, writer.start)
+    meddle(monkeypatch, writer.start)
     try:
         with pytest.raises(FileChangedError, match='was changed while'):
             pack_images(folder, tmp_path / f'out.{suffix}')
@@ -315,21 +314,14 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path, suffix, monkeypatch):
 @pytest.mark.parametrize('suffix', FORMATS)
 def test_what_does_not_read_back_is_not_published(folder, tmp_path, suffix, monkeypatch):
     """A disk that loses a bit of the first file."""
-    write = packing._write
-
-    def damaging(archive, files, count):
-        crcs = write(archive, files, count)
-        file = archive._records if suffix == 'rec' else getattr(archive, f'_{suffix}').fp if suffix == 'zip' else None
-        return crcs if file is None else crcs
-
     real = os.fsync
 
     def lossy(descriptor):
         real(descriptor)
-        data = os.pread(descriptor, 4000, 0)
-        at = data.find(b'nine')
-        if at >= 0:
-            os.pwrite(descriptor, b'N', at)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            at = os.pread(descriptor, 4000, 0).find(b'nine')
+            if at >= 0:
+                os.pwrite(descriptor, b'N', at)
 
     monkeypatch.setattr(os, 'fsync', lossy)
     with pytest.raises(ArchiveError, match=r'train2017/000000000009.jpg: .*The disk') as caught:
@@ -376,7 +368,7 @@ def test_more_shards_than_files_may_be_open(folder, tmp_path):
             pack_images(folder, tmp_path / 'out.rec', shard_size=1)
         return len(pack_images(folder, tmp_path / 'out.tar', shard_size=1).archives)
 
-    assert in_a_child(action) == len(FILES) == len(list(tmp_path.glob('out-*.tar')))
+    assert run_child(action) == len(FILES) == len(list(tmp_path.glob('out-*.tar')))
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
 
 
@@ -386,12 +378,6 @@ def test_cost_is_no_less_than_what_is_written(folder, tmp_path):
         writer = WRITERS[f'.{suffix}']
         estimate = writer.end + sum(writer.cost(file.name, file.size) for file in packed.contents.files)
         assert packed.size <= estimate + 100 and estimate < packed.size + 12_000
-
-
-def in_a_child(action):
-    from ..annotations.cache.cache_helpers import run_child
-
-    return run_child(action)
 
 
 # ---- what is there already
@@ -482,9 +468,10 @@ def test_a_limit_on_file_size(tmp_path, suffix):
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
         pack_images(folder, tmp_path / f'out.{suffix}')
 
-    result = in_a_child(action)
+    result = run_child(action)
     assert result['error'] == 'CacheSpaceError' and 'File too large' in result['text']
-    assert f'for the archive of {folder}. It needs about 12' in result['text'] and listed(tmp_path) == ['d']
+    assert re.search(rf'for the archive of {folder}\. It needs about 1[23]\d kB', result['text'])
+    assert listed(tmp_path) == ['d']
 
 
 @pytest.mark.parametrize('failing', range(1, 7))
@@ -527,7 +514,7 @@ def test_where_files_cannot_be_nameless(folder, tmp_path, suffix, monkeypatch):
     pack_images(folder, tmp_path / f'out.{suffix}')
     assert by_others(tmp_path / f'out.{suffix}') == named(folder)
     assert listed(tmp_path) == sorted(['data', *archive_files('out', suffix)])
-    Meddler(monkeypatch, (folder / 'b.jpg').unlink)
-    with contextlib.suppress(FileNotFoundError), pytest.raises(FileChangedError):
+    meddle(monkeypatch, (folder / 'b.jpg').unlink)
+    with pytest.raises(FileChangedError):
         pack_images(folder, tmp_path / f'new.{suffix}')
     assert listed(tmp_path) == sorted(['data', *archive_files('out', suffix)])
