@@ -203,13 +203,13 @@ def test_nothing_to_pack(tmp_path):
 
 
 def test_a_deep_folder(tmp_path):
-    deep = '/'.join('d' for _ in range(1500))
+    deep = '/'.join('d' for _ in range(1100))
     folder = tmp_path / 'top'
     folder.mkdir()
     here = os.getcwd()
     try:
         os.chdir(folder)
-        for _ in range(1500):
+        for _ in range(1100):
             os.mkdir('d')
             os.chdir('d')
         Path('x.jpg').write_bytes(b'deep')
