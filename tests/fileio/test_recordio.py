@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmshared.fileio.entry import Entry, Kind
+from mmshared.fileio.entry import Entry, Kind, entry_name
 from mmshared.fileio.errors import ArchiveError
 from mmshared.fileio.formats import record_lists
 from mmshared.fileio.formats.detection import format_of
@@ -24,6 +24,7 @@ from .record_files import MAGIC_BYTES, Image, encoded, image_record, write_archi
 MAGIC = MAGIC_BYTES
 LABELS = st.one_of(st.floats(width=32, allow_nan=False), st.lists(st.floats(width=32, allow_nan=False), max_size=5))
 # Bytes in which the magic number is at every place, whole and in pieces.
+PIECES = st.binary(max_size=3) | st.text('0123456789\t\n-./\r', max_size=3).map(str.encode)
 PAYLOADS = st.lists(st.one_of(st.just(MAGIC), st.binary(max_size=9), st.just(MAGIC[:2])), max_size=9).map(b''.join)
 
 
@@ -423,3 +424,31 @@ def test_records_that_the_index_leaves_out(archive):
     assert contents(archive) == {name: right[name] for name in ('train/4.jpg', 'train/2.jpg')}
     index.write_text(lines[1])
     assert contents(archive) == {'train/17.jpg': right['train/17.jpg']}
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_damaged_lists(data):
+    """Whatever is in .idx and .lst: an error that names one of them, or entries that lie within the .rec."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'a.rec')
+        write_archive(path, [Image(i, bytes([i]) * 20, 0.0, f'd/{i}.jpg') for i in range(12)])
+        for suffix in ('.idx', '.lst'):
+            file = path.with_suffix(suffix)
+            text = bytearray(file.read_bytes())
+            for _ in range(data.draw(st.integers(0, 3))):
+                begin = data.draw(st.integers(0, len(text)))
+                end = begin + data.draw(st.integers(0, 3))
+                text[begin:end] = data.draw(PIECES)
+            file.write_bytes(text)
+        try:
+            found = entries(path)
+        except ArchiveError as error:
+            assert error.archive.startswith(os.fspath(path.with_suffix('')))
+            return
+        size = path.stat().st_size
+        for entry in found:
+            assert entry.offset % 4 == 0 and entry.stored > 0 and entry.offset + entry.stored <= size
+            assert entry.name == entry_name(entry.name) != ''
+            read = outcome(path, entry)
+            assert read is None or read == read[:1] * 20
