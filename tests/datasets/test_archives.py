@@ -11,8 +11,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmdet.datasets import CocoDataset
 from mmdet.evaluation import CocoMetric
+from mmengine.registry import init_default_scope
 
 from mmshared.datasets import SharedCocoDataset
 from mmshared.evaluation import SharedCOCO, SharedCocoMetric
@@ -29,6 +31,7 @@ PIPELINE = [
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    init_default_scope('mmdet')
     monkeypatch.setenv('MMSHARED_CACHE', str(tmp_path / 'cache'))
     return tmp_path / 'cache'
 
@@ -70,8 +73,12 @@ def make(kind: type, root: Path, backend_args: object, **more: object) -> CocoDa
 def the_same(ours: CocoDataset, expected: CocoDataset) -> None:
     assert len(ours) == len(expected) == 10
     for i in range(10):
-        assert difference(ours[i]['data_samples'].to_dict(), expected[i]['data_samples'].to_dict()) is None
-        assert (ours[i]['inputs'] == expected[i]['inputs']).all()
+        one, other = ours[i], expected[i]
+        assert (one['inputs'] == other['inputs']).all()
+        assert difference(one['data_samples'].metainfo, other['data_samples'].metainfo) is None
+        found, wanted = one['data_samples'].gt_instances, other['data_samples'].gt_instances
+        assert (found.bboxes.tensor == wanted.bboxes.tensor).all() and (found.labels == wanted.labels).all()
+        assert len(found) == len(wanted) == 1
 
 
 @pytest.mark.parametrize('kind', [CocoDataset, SharedCocoDataset])
@@ -107,7 +114,7 @@ def test_metrics_take_the_same_arguments(data: Path) -> None:
         made.dataset_meta = dict(classes=('person',))
         for i in range(10):
             boxes = dict(bboxes=np.array([[1, 2, 11, 11.0]]), scores=np.array([0.5]), labels=np.array([0]))
-            prediction = {key: __import__('torch').as_tensor(value) for key, value in boxes.items()}
+            prediction = {key: torch.as_tensor(value) for key, value in boxes.items()}
             made.process({}, [dict(img_id=i, ori_shape=(40, 50), pred_instances=prediction)])
         results.append(made.evaluate(10))
     assert results[0] == pytest.approx(results[1], abs=1e-9) and results[0]['coco/bbox_mAP'] > 0.1

@@ -43,7 +43,15 @@ SPEEDS = (
     ('zip-no-crc', 'folder', 1.0),
     ('zip-no-crc', 'zipfile', 3.0),
 )
-OPENED_COLUMNS = 'index built, s|index opened, ms|its USS, MB|first read, ms|USS, MB|... later|a read, us'.split('|')
+OPENED_COLUMNS = [
+    'index built, s',
+    'index opened, ms',
+    'its USS, MB',
+    'first read, ms',
+    'USS, MB',
+    '... later',
+    'a read, us',
+]
 MOST_OPENING_MS, MOST_INDEX_MB = 50, 5
 
 

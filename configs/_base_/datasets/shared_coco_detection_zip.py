@@ -18,6 +18,7 @@ test_pipeline = [
     dict(type='LoadSharedAnnotations', with_bbox=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
-train_dataloader = dict(dataset=dict(backend_args=train_images, pipeline=train_pipeline))
-val_dataloader = dict(dataset=dict(backend_args=val_images, pipeline=test_pipeline))
-test_dataloader = dict(dataset=dict(backend_args=val_images, pipeline=test_pipeline))
+# mmdet's datasets have backend_args=None, which a dict cannot be merged into.
+train_dataloader = dict(dataset=dict(backend_args=dict(_delete_=True, **train_images), pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(backend_args=dict(_delete_=True, **val_images), pipeline=test_pipeline))
+test_dataloader = dict(dataset=dict(backend_args=dict(_delete_=True, **val_images), pipeline=test_pipeline))
