@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import subprocess
@@ -16,6 +17,20 @@ Contents = Dict[str, Union[bytes, Kind]]
 SHORT = ['a.jpg', 'train2017/000000000009.jpg', 'train2017/with space.jpg', 'b/c/d.png', 'empty', 'train2017/dot.']
 UNICODE = ['Bäume/Tür.jpg', '日本/写真.jpg']
 LONG = ['l' * 99 + '/' + 'm' * 90 + '.jpg', 'n' * 120, '/'.join(['o' * 60] * 6) + '.png', 'p' * 250 + '/' + 'q' * 250]
+
+
+class Pipe(io.RawIOBase):
+    """An output that cannot be sought in, so that zipfile writes sizes behind the data."""
+
+    def __init__(self) -> None:
+        self.data = b''
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        self.data += bytes(data)
+        return len(data)
 
 
 def ignore(done: int, total: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import itertools
 import os
 import shutil
 import stat
@@ -21,25 +21,11 @@ from mmshared.fileio.entry import Entry, Kind
 from mmshared.fileio.errors import ArchiveError
 from mmshared.fileio.formats.zip import Zip
 
-from .archives import LONG, SHORT, UNICODE, contents, ignore, run, some_bytes, write_tree
+from .archives import LONG, SHORT, UNICODE, Pipe, contents, ignore, run, some_bytes, write_tree
 
 NAMES = SHORT + UNICODE + LONG
 FULL = 0xFFFFFFFF  # the value is in the zip64 field
 needs_zip = pytest.mark.skipif(shutil.which('zip') is None, reason="Info-ZIP's zip is not installed")
-
-
-class Pipe(io.RawIOBase):
-    """An output that cannot be sought in, so that zipfile writes sizes behind the data."""
-
-    def __init__(self) -> None:
-        self.data = b''
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data) -> int:
-        self.data += bytes(data)
-        return len(data)
 
 
 def packed(
@@ -134,33 +120,44 @@ def test_comments_and_what_is_in_front(tmp_path) -> None:
             assert contents(Zip(), tmp_path / 'b') == files
 
 
-@pytest.mark.parametrize('front', [b'', b'MZ' + bytes(1000)], ids=['nothing', 'program'])
-def test_more_than_65535_entries(tmp_path, front) -> None:
-    with open(tmp_path / 'a', 'wb') as file, zipfile.ZipFile(file, 'w') as archive:
+@pytest.fixture(scope='module')
+def many(tmp_path_factory) -> bytes:
+    """An archive of 66,000 entries, the last ones with their number in them."""
+    path = tmp_path_factory.mktemp('many') / 'a'
+    with zipfile.ZipFile(path, 'w') as archive:
         for number in range(66_000):
             archive.writestr(zipfile.ZipInfo(f'{number:05d}'), b'%d' % number if number > 65_990 else b'')
-    (tmp_path / 'b').write_bytes(front + (tmp_path / 'a').read_bytes())
-    tracemalloc.start()
+    return path.read_bytes()
+
+
+def test_more_than_65535_entries(tmp_path, many) -> None:
+    path = tmp_path / 'a'
+    path.write_bytes(b'MZ' + bytes(1000) + many)  # the zip64 record is not where it is said to be, too
     calls = []
-    count = sum(1 for _ in Zip().entries(str(tmp_path / 'b'), lambda *call: calls.append(call)))
+    entries = list(Zip().entries(str(path), lambda *call: calls.append(call)))
+    assert [entry.name for entry in entries] == [f'{number:05d}' for number in range(66_000)]
+    assert calls == sorted(calls) and len(calls) > 3 and calls[-1][0] == calls[-1][1]
+    with open(path, 'rb') as file:
+        for number in range(65_980, 66_000):
+            expected = b'%d' % number if number > 65_990 else b''
+            assert Zip().read(file.fileno(), entries[number], str(path)) == expected
+
+
+def test_memory_does_not_grow_with_entries(tmp_path, many) -> None:
+    (tmp_path / 'a').write_bytes(many)
+    tracemalloc.start()
+    count = sum(1 for _ in itertools.islice(Zip().entries(str(tmp_path / 'a'), ignore), 40_000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 66_000 and peak < 4 << 20
-    assert calls == sorted(calls) and len(calls) > 3 and calls[-1][0] == calls[-1][1]
-    found = contents(Zip(), tmp_path / 'b')
-    assert list(found) == [f'{number:05d}' for number in range(66_000)]
-    assert [found[f'{number:05d}'] for number in range(65_991, 66_000)] == [b'%d' % n for n in range(65_991, 66_000)]
+    assert count == 40_000 and peak < 4 << 20
 
 
-def test_count_of_entries_that_wrapped(tmp_path) -> None:
+def test_count_of_entries_that_wrapped(tmp_path, many) -> None:
     """Old writers put more entries into a zip than its counter counts."""
-    with zipfile.ZipFile(tmp_path / 'a', 'w', allowZip64=True) as archive:
-        for number in range(65_540):
-            archive.writestr(zipfile.ZipInfo(f'{number:05d}'), b'')
-    data = (tmp_path / 'a').read_bytes()
-    end = struct.pack('<4s4H2LH', b'PK\5\6', 0, 0, 4, 4, *struct.unpack('<2LH', data[-10:]))
-    (tmp_path / 'a').write_bytes(data[: -22 - 20 - 56] + end)
-    assert sum(1 for _ in Zip().entries(str(tmp_path / 'a'), ignore)) == 65_540
+    wrapped = 66_000 & 0xFFFF
+    end = struct.pack('<4s4H2LH', b'PK\5\6', 0, 0, wrapped, wrapped, *struct.unpack('<2LH', many[-10:]))
+    (tmp_path / 'a').write_bytes(many[: -22 - 20 - 56] + end)
+    assert sum(1 for _ in Zip().entries(str(tmp_path / 'a'), ignore)) == 66_000
 
 
 def test_more_than_4_gigabytes(tmp_path) -> None:
@@ -422,8 +419,8 @@ def test_wrong_central_directories(tmp_path) -> None:
         (first + 28, struct.pack('<H', 999), 'its entry 1 goes on after its end'),
         (len(data) - 14, struct.pack('<2H', 3, 3), 'has 2 entries, and should have 3'),
         (len(data) - 14, struct.pack('<2H', 1, 1), 'has 2 entries, and should have 1'),
-        (len(data) - 12, struct.pack('<H', 9), 'is not at its end'),
-        (len(data) - 6, struct.pack('<L', 1 << 31), 'is not at its end'),
+        (len(data) - 12, struct.pack('<H', 9), 'no list of entries'),
+        (len(data) - 6, struct.pack('<L', 1 << 31), 'no list of entries'),
         (len(data) - 6, struct.pack('<L', first - 5), 'belongs to one that begins at byte 5'),
     ]:
         path.write_bytes(data[:at] + value + data[at + len(value) :])
