@@ -35,12 +35,12 @@ ROW = np.dtype(
         ('archive', '<u4'),
     ]
 )
+ROW_STRUCT = Struct('<QHqqqLBL')  # the same
 MOST_NAME = (1 << 16) - 1
 COLUMNS = ('names', 'rows', 'hashes', 'numbers')
 ENTRIES = 'entries'
 ARCHIVES = 'archives'
 _BLOCK = 1 << 22
-_ROW = Struct('<QHqqqLBL')
 _NAME = Struct('<QH')
 
 
@@ -95,7 +95,7 @@ class Index:
         self.common = self._common()
 
     def _check(self, columns: Dict[str, np.ndarray]) -> None:
-        expected = {'rows': self._size * _ROW.size, 'hashes': self._size, 'numbers': self._size}
+        expected = {'rows': self._size * ROW_STRUCT.size, 'hashes': self._size, 'numbers': self._size}
         wrong = [name for name, size in expected.items() if columns[name].shape != (size,)]
         if wrong:
             raise ValueError(f'{wrong[0]} are not of {self._size} entries')
@@ -114,7 +114,7 @@ class Index:
 
     def name(self, row: int) -> bytes:
         """The name of an entry."""
-        start, length = _NAME.unpack_from(self._rows, row * _ROW.size)
+        start, length = _NAME.unpack_from(self._rows, row * ROW_STRUCT.size)
         return bytes(self._names[start : start + length])
 
     def find(self, name: bytes) -> int:
@@ -130,7 +130,9 @@ class Index:
 
     def __getitem__(self, row: int) -> Tuple[int, Entry]:
         """The number of the archive that an entry is in, and the entry."""
-        start, length, offset, size, stored, crc, kind, archive = _ROW.unpack_from(self._rows, row * _ROW.size)
+        start, length, offset, size, stored, crc, kind, archive = ROW_STRUCT.unpack_from(
+            self._rows, row * ROW_STRUCT.size
+        )
         name = str(self._names[start : start + length], 'utf-8', 'surrogateescape')
         return archive, Entry(name, offset, size, stored, kind, crc)
 
@@ -185,7 +187,9 @@ class Index:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (
-                (middle, high) if _NAME.unpack_from(self._rows, middle * _ROW.size)[0] <= position else (low, middle)
+                (middle, high)
+                if _NAME.unpack_from(self._rows, middle * ROW_STRUCT.size)[0] <= position
+                else (low, middle)
             )
         return low
 

@@ -10,6 +10,7 @@ from mmengine.registry import FUNCTIONS, init_default_scope
 
 from mmshared.evaluation import SharedCocoMetric
 from mmshared.parallel import packed_collate
+from mmshared.utils.data_root import set_data_root
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob('*.py'))
@@ -119,3 +120,26 @@ def test_the_demo_matches_its_data(shapes):
     init_default_scope(cfg.default_scope)
     dataset.update(type='CocoDataset', data_root=str(shapes))
     assert len(DATASETS.build(dataset)) == 8
+
+
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+def test_archives_are_all_that_is_different(split):
+    """The config for COCO's zip files reads images and everything else by the archive's backend, and is the other one."""
+    plain, zipped = (
+        Config.fromfile(CONFIGS / 'retinanet' / f'retinanet_r50_fpn_1x_shared-coco{kind}.py') for kind in ('', '-zip')
+    )
+    archive = dict(backend='record', archive=f"data/coco/{'train' if split == 'train' else 'val'}2017.zip")
+    dataset = zipped[f'{split}_dataloader'].dataset
+    assert dataset.backend_args == dataset.pipeline[0].backend_args == archive
+    dataset.backend_args = dataset.pipeline[0].backend_args = None
+    assert unscoped(zipped[f'{split}_dataloader'].to_dict())['dataset'] == {
+        **unscoped(plain[f'{split}_dataloader'].to_dict())['dataset'],
+        'pipeline': unscoped(dataset.to_dict())['pipeline'],
+    }
+    for key in ('model', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg', 'default_hooks', 'val_evaluator'):
+        assert unscoped(zipped[key]) == unscoped(plain[key]), key
+    moved = Config.fromfile(CONFIGS / 'retinanet' / 'retinanet_r50_fpn_1x_shared-coco-zip.py')
+    set_data_root(moved, '/elsewhere/coco')
+    dataset = moved[f'{split}_dataloader'].dataset
+    expected = archive['archive'].replace('data/coco', '/elsewhere/coco')
+    assert dataset.backend_args.archive == dataset.pipeline[0].backend_args.archive == expected

@@ -8,8 +8,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-MAGIC = 0xCED7230A
-MAGIC_BYTES = bytes([0x0A, 0x23, 0xD7, 0xCE])
+MAGIC = bytes([0x0A, 0x23, 0xD7, 0xCE])
+MAGIC_NUMBER = 0xCED7230A
 
 
 class Image(NamedTuple):
@@ -35,7 +35,7 @@ def image_record(image: Image) -> bytes:
 def encoded(data: bytes) -> bytes:
     """A record: split at each aligned word that is the magic number."""
     words = np.frombuffer(data[: len(data) // 4 * 4], '<u4')
-    cuts = [int(place) * 4 for place in np.flatnonzero(words == MAGIC)]
+    cuts = [int(place) * 4 for place in np.flatnonzero(words == MAGIC_NUMBER)]
     parts = [data[begin:end] for begin, end in zip([0, *(cut + 4 for cut in cuts)], [*cuts, len(data)])]
     out = io.BytesIO()
     for number, part in enumerate(parts):
@@ -43,7 +43,7 @@ def encoded(data: bytes) -> bytes:
             flag = 0
         else:
             flag = 1 if number == 0 else 3 if number == len(parts) - 1 else 2
-        out.write(np.array([MAGIC, flag << 29 | len(part)], '<u4').tobytes() + part)
+        out.write(np.array([MAGIC_NUMBER, flag << 29 | len(part)], '<u4').tobytes() + part)
         while out.tell() % 4:
             out.write(b'\0')
     return out.getvalue()
@@ -65,6 +65,19 @@ def write_archive(path: Path, images: Sequence[Image]) -> Dict[int, int]:
     return offsets
 
 
+def small_archive(path: Path) -> Path:
+    """Three images with names, the second one in several parts."""
+    write_archive(
+        path,
+        [
+            Image(4, b'first', 1.5, 'train/4.jpg'),
+            Image(17, b'se' * 4 + MAGIC + b'code' + MAGIC * 3 + b'un' + MAGIC + b'nd', [1.0, 2.0], 'train/17.jpg'),
+            Image(2, b'\xff\xd8third', [], 'train/2.jpg'),
+        ],
+    )
+    return path
+
+
 def read_records(path: Path) -> List[bytes]:
     """The data of all records, one after the other, as a program without an index reads them."""
     content = path.read_bytes()
@@ -72,14 +85,14 @@ def read_records(path: Path) -> List[bytes]:
     while place < len(content):
         magic, word = np.frombuffer(content[place : place + 8], '<u4').tolist()
         flag, length = word >> 29, word & 0x1FFFFFFF
-        assert magic == MAGIC and place % 4 == 0 and place + 8 + length <= len(content)
+        assert magic == MAGIC_NUMBER and place % 4 == 0 and place + 8 + length <= len(content)
         data = content[place + 8 : place + 8 + length]
         place += 8 + (length + 3) // 4 * 4
         if flag in (0, 1):
             assert begun is None
             begun = data
         else:
-            begun += MAGIC_BYTES + data
+            begun += MAGIC + data
         if flag in (0, 3):
             records.append(begun)
             begun = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -19,6 +20,8 @@ from mmengine.fileio.io import get_file_backend
 from mmshared.fileio.descriptors import MOST_OPEN
 from mmshared.fileio.errors import AmbiguousEntryError, ArchiveChangedError, ArchiveError, EntryNotFoundError
 from mmshared.fileio.record_backend import RecordBackend
+
+from .record_files import Image, write_archive
 
 FILES: Dict[str, bytes] = {
     'train/1.jpg': b'one',
@@ -55,9 +58,9 @@ def pack(archive: Path, files: Dict[str, bytes]) -> Path:
             for name, data in files.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
-                import io
-
                 tar.addfile(info, io.BytesIO(data))
+    elif archive.suffix == '.rec':
+        write_archive(archive, [Image(i, data, name=name) for i, (name, data) in enumerate(files.items())])
     else:
         with zipfile.ZipFile(archive, 'w') as out:
             for name, data in files.items():
@@ -65,7 +68,7 @@ def pack(archive: Path, files: Dict[str, bytes]) -> Path:
     return archive
 
 
-@pytest.fixture(params=['tar', 'zip'])
+@pytest.fixture(params=['tar', 'zip', 'rec'])
 def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return pack(tmp_path / f'all.{request.param}', FILES)
 
@@ -312,7 +315,8 @@ def test_a_replaced_archive(archive: Path, tmp_path: Path) -> None:
     backend = get_file_backend(backend_args=args)
     assert backend.exists('train/1.jpg')  # has the index of before, and no descriptor yet
     other = pack(tmp_path / 'new' / archive.name, {'train/1.jpg': b'ONE', **{f'{i}.jpg': b'x' for i in range(500)}})
-    os.replace(other, archive)
+    for file in other.parent.iterdir():  # .idx and .lst, too
+        os.replace(file, archive.parent / file.name)
     assert fileio.get('train/2.jpg', backend_args=args) == FILES['train/2.jpg']
     with pytest.raises(ArchiveChangedError):
         backend.get('train/1.jpg')

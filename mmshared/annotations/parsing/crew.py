@@ -10,7 +10,7 @@ from .cuts import guess_cuts, guess_end
 from .part import Part
 from .stream import Cut, JsonFile
 
-#: A process took 0.4 s to start, and some 40 MB (see the README): it should have something to do.
+#: A process took 0.4 s to start, and some 40 MB (see docs/annotations.md): it should have something to do.
 PART_BYTES = 100_000_000
 ENV = 'MMSHARED_BUILD_PROCESSES'
 _MOST = 8

@@ -66,7 +66,7 @@ class RecordIO(Format):
         return [path, index, names] if os.path.exists(names) else [path, index]
 
     def entries(self, path: str, progress: ProgressCall) -> Iterator[Entry]:
-        """As :meth:`Format.entries`, in the order of ``.idx``. Takes about 50 bytes of memory per record meanwhile."""
+        """As :meth:`Format.entries`, in the order of ``.idx``. Takes about 100 bytes of memory per record meanwhile."""
         return self.entries_of(self.files(path), progress)
 
     def entries_of(self, files: List[str], progress: ProgressCall) -> Iterator[Entry]:

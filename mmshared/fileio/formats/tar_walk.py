@@ -123,6 +123,8 @@ class TarWalk:
             # One alone, with more behind it, is no end but a hole.
             if self._bytes(self._at + BLOCK, BLOCK).strip(b'\0'):
                 raise self._damaged('a header is overwritten with zeros')
+            if self._size % BLOCK:  # without that, nothing would show that the last one's data have moved
+                raise self._damaged(f'{self._size} bytes are no whole blocks of {BLOCK}: some are missing, or too many')
             return None
         try:
             info = tarfile.TarInfo.frombuf(block, *_ENCODING)

@@ -42,7 +42,7 @@ class Zip(Format):
             if directory is None:
                 raise ArchiveError(
                     path,
-                    'the zip file is cut off or damaged: the list of its entries, at its end, is not there. '
+                    'the zip file is cut off, damaged or one part of several: its end has no list of entries. '
                     'Fetch or make it again',
                 )
             yield from directory_entries(descriptor, path, directory, progress)

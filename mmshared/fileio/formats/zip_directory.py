@@ -83,9 +83,9 @@ def _directory_before(end: int, descriptor: int, path: str) -> Optional[Director
     disk, directory_disk, on_disk, count, size, offset = fields
     start, shift = end - size, end - size - offset
     if disk or directory_disk or on_disk != count:
-        if disk >= directory_disk and on_disk <= count:
+        if disk and disk >= directory_disk and on_disk <= count:
             raise ArchiveError(
-                path, 'it is one part of a zip archive in several parts. Join them: zip -s 0 IN --out OUT'
+                path, 'it is the last of several parts of a zip file. Unpack them, and make one file of it'
             )
         return None
     if shift < 0 or (size and os.pread(descriptor, 4, start) != _HEADER_SIGNATURE):

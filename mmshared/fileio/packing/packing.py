@@ -54,8 +54,10 @@ def pack_images(
             ``.idx`` and ``.lst``. Its folder must be there, not below ``folder``, and takes the whole size.
         shard_size: bytes of one archive at most: there are several then, ``output-00000.tar``, ... A larger file is in
             one of its own.
-        force: replace archives that are there, and remove further shards of an earlier run.
-        verify: read every entry back from the disk and compare it, before the archive appears.
+        force: replace archives that are there, and remove further shards of an earlier run. They go when the new ones
+            are complete; several files cannot be replaced in one step, so for a moment there are none.
+        verify: read every entry back from the disk and compare it, before the archive appears. Takes the memory of the
+            largest file.
 
     Raises:
         FileExistsError: something is there already.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import zlib
@@ -37,12 +38,12 @@ class Source:
             descriptor = os.open(file.path, os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0) | getattr(os, 'O_CLOEXEC', 0))
         except FileNotFoundError as error:
             raise FileChangedError(f'{file.path}: was removed while its folder was packed') from error
-        self._file = os.fdopen(descriptor, 'rb')
-        self._mark = self._look()
-        self.mtime = int(self._mark.st_mtime)
+        self._mark = os.fstat(descriptor)
         if not stat.S_ISREG(self._mark.st_mode) or self._mark.st_size != file.size:
-            self._file.close()
+            os.close(descriptor)
             raise self._changed()
+        self.mtime = math.floor(self._mark.st_mtime)
+        self._file = os.fdopen(descriptor, 'rb')
 
     def read(self, size: int) -> bytes:
         """The next ``size`` bytes, fewer only at the end of the file as it was.
@@ -60,7 +61,7 @@ class Source:
 
     def finish(self) -> None:
         """Raises :class:`FileChangedError` unless all was read, and nobody wrote meanwhile."""
-        info = self._look()
+        info = os.fstat(self._file.fileno())
         if self._left or (info.st_size, info.st_mtime_ns) != (self._mark.st_size, self._mark.st_mtime_ns):
             raise self._changed()
 
@@ -69,9 +70,6 @@ class Source:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-    def _look(self) -> os.stat_result:
-        return os.fstat(self._file.fileno())
 
     def _changed(self) -> FileChangedError:
         return FileChangedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from pathlib import Path
@@ -109,8 +110,8 @@ def find_stale(output: Path, shards: Sequence[Shard], writer: Type[Writer], forc
 
 
 def pattern(output: Path) -> Path:
-    """What finds all shards of ``output``."""
-    return output.with_name(f'{output.stem}-*{output.suffix}')
+    """What :func:`glob.glob` finds all shards of ``output`` by."""
+    return Path(f'{glob.escape(os.fspath(output.with_suffix("")))}-*{output.suffix}')
 
 
 def _check_replaceable(path: Path) -> None:
