@@ -88,8 +88,8 @@ class Archives:
 def _changed(path: str, entry: Entry, before: int, now: int) -> ArchiveChangedError:
     return ArchiveChangedError(
         path,
-        f'the archive has been changed or replaced since it was opened: it had {before} bytes, now it has {now}, and was '
-        'written at another time. Start again when nobody writes it',
+        f'the archive has been changed or replaced since it was opened: it had {before} bytes, now it has {now}, and '
+        'was written at another time. Start again when nobody writes it',
         entry.name,
     )
 
