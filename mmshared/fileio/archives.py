@@ -57,6 +57,7 @@ class Archives:
         Raises:
             ArchiveError: it is of a kind that cannot be read, or damaged.
             ArchiveChangedError: the archive is another one by now.
+            StoreError: the index is damaged.
             AmbiguousEntryError: several archives have an entry of that name.
             OSError: the archive cannot be opened or read.
         """
