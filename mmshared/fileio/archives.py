@@ -57,33 +57,26 @@ class Archives:
         Raises:
             ArchiveError: it is of a kind that cannot be read, or damaged.
             ArchiveChangedError: the archive is another one by now.
+            StoreError: the index is damaged.
             AmbiguousEntryError: several archives have an entry of that name.
             OSError: the archive cannot be opened or read.
         """
         number, entry = self.index[row]
         if entry.kind in REFUSED:
             raise self._refusal(number, entry)
-        path = self.paths[number]
-        file = self._files[number]
-        archive_format, *known = self._known[number]
+        archive_format, size, modified = self._known[number]
+        path, file = self.paths[number], self._files[number]
         try:
             data = archive_format.read(file.number, entry, path, self.verify_crc)
-        except ArchiveError:
-            self._check(file.number, known, path, entry)
-            raise
-        self._check(file.number, known, path, entry)  # afterwards: it may change while it is read
+        except ArchiveError as error:
+            info = os.fstat(file.number)
+            if info.st_size == size and info.st_mtime_ns == modified:
+                raise
+            raise _changed(path, entry, size, info.st_size) from error
+        info = os.fstat(file.number)  # afterwards: it may change while it is read
+        if info.st_size != size or info.st_mtime_ns != modified:
+            raise _changed(path, entry, size, info.st_size)
         return data
-
-    @staticmethod
-    def _check(descriptor: int, known: List[int], path: str, entry: Entry) -> None:
-        info = os.fstat(descriptor)
-        if info.st_size != known[0] or info.st_mtime_ns != known[1]:
-            raise ArchiveChangedError(
-                path,
-                f'the archive has been changed or replaced since it was opened: it had {known[0]} bytes, now it has '
-                f'{info.st_size}, and was written at another time. Start again when nobody writes it',
-                entry.name,
-            )
 
     def _refusal(self, number: int, entry: Entry) -> ArchiveError:
         name = entry.name.encode('utf-8', 'surrogateescape')
@@ -91,6 +84,15 @@ class Archives:
         if others:
             return AmbiguousEntryError(self.paths[number], f'{REFUSED[entry.kind]} ({", ".join(others)})', entry.name)
         return ArchiveError(self.paths[number], REFUSED[entry.kind], entry.name)
+
+
+def _changed(path: str, entry: Entry, before: int, now: int) -> ArchiveChangedError:
+    return ArchiveChangedError(
+        path,
+        f'the archive has been changed or replaced since it was opened: it had {before} bytes, now it has {now}, and '
+        'was written at another time. Start again when nobody writes it',
+        entry.name,
+    )
 
 
 def find_archives(archive: ArchiveArg) -> List[str]:

@@ -22,7 +22,8 @@ from mmshared.annotations.errors import StoreError
 
 from .entry import Entry
 
-#: Where in the names its name begins, its length, then of the entry: offset, size, stored, crc, kind; its archive.
+#: Where in the names its name begins, its length, then of the entry: offset, size, stored, crc, kind; its archive. Last
+#: a CRC-32 of the name and of all that: what is damaged must be an error, and not another image.
 ROW = np.dtype(
     [
         ('start', '<u8'),
@@ -33,9 +34,11 @@ ROW = np.dtype(
         ('crc', '<u4'),
         ('kind', 'u1'),
         ('archive', '<u4'),
+        ('check', '<u4'),
     ]
 )
-ROW_STRUCT = Struct('<QHqqqLBL')  # the same
+ROW_STRUCT = Struct('<QHqqqLBLL')  # the same
+CHECKED = ROW_STRUCT.size - 4
 MOST_NAME = (1 << 16) - 1
 COLUMNS = ('names', 'rows', 'hashes', 'numbers')
 ENTRIES = 'entries'
@@ -123,18 +126,28 @@ class Index:
         place = bisect_left(self._hashes, key)
         while place < self._size and self._hashes[place] == key:
             row = self._numbers[place]
+            if not 0 <= row < self._size:
+                raise self._damaged()
             if self.name(row) == name:
                 return row
             place += 1
         return -1
 
     def __getitem__(self, row: int) -> Tuple[int, Entry]:
-        """The number of the archive that an entry is in, and the entry."""
-        start, length, offset, size, stored, crc, kind, archive = ROW_STRUCT.unpack_from(
-            self._rows, row * ROW_STRUCT.size
-        )
-        name = str(self._names[start : start + length], 'utf-8', 'surrogateescape')
-        return archive, Entry(name, offset, size, stored, kind, crc)
+        """The number of the archive that an entry is in, and the entry.
+
+        Raises:
+            StoreError: the index is damaged there.
+        """
+        at = row * ROW_STRUCT.size
+        start, length, offset, size, stored, crc, kind, archive, check = ROW_STRUCT.unpack_from(self._rows, at)
+        name = self._names[start : start + length]
+        if zlib.crc32(self._rows[at : at + CHECKED], zlib.crc32(name)) != check:
+            raise self._damaged()
+        return archive, Entry(str(name, 'utf-8', 'surrogateescape'), offset, size, stored, kind, crc)
+
+    def _damaged(self) -> StoreError:
+        return StoreError(f'{self.path}: this index of archives is damaged. Delete it: it is made again')
 
     def archives_of(self, name: bytes) -> List[int]:
         """The numbers of all archives that have an entry ``name``."""
@@ -164,7 +177,7 @@ class Index:
             child, slash, _ = name[len(prefix) :].partition(b'/')
             if slash:
                 yield child, True
-                row = self._first_from(prefix + child + b'0')  # '0' comes after '/'
+                row = max(row + 1, self._first_from(prefix + child + b'0'))  # '0' comes after '/'
             else:
                 if name != last:
                     yield child, False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
 from .errors import AmbiguousEntryError, EntryNotFoundError
 from .index import Index, encoded
@@ -48,10 +48,14 @@ class Resolver:
             rest = self._below_root(path)
             return -1 if rest is None else self._find_below(encoded(rest), path)
         name = encoded(path).lstrip(b'/')
-        for start in _starts(name, self._index.depth):
+        start = _tail(name, self._index.depth)
+        while True:
             row = self._index.find(name[start:])
             if row >= 0:
                 return row
+            start = name.find(b'/', start) + 1
+            if start == 0:
+                break
         return self._find_below(name, path) if self._wrappers and not path.startswith('/') else -1
 
     def find_folder(self, path: str) -> Optional[bytes]:
@@ -62,7 +66,8 @@ class Resolver:
             candidates = [] if rest is None else self._below_wrappers(encoded(rest))
         else:
             name = encoded(path).lstrip(b'/')
-            candidates = [name[start:] for start in _starts(name, self._index.depth)]
+            parts = name[_tail(name, self._index.depth) :].split(b'/')
+            candidates = [b'/'.join(parts[i:]) for i in range(len(parts))]
             candidates += [] if path.startswith('/') else self._below_wrappers(name)[1:]
         return next((name for name in candidates if self._index.is_folder(name)), None)
 
@@ -137,20 +142,21 @@ class Resolver:
         return rows[0] if rows else -1
 
 
-def _starts(name: bytes, depth: int) -> Tuple[int, ...]:
-    """Where the ends of ``name`` begin that have at most ``depth`` parts, the longest first."""
-    cut, starts = len(name), []
-    while cut >= 0 and len(starts) < depth:
+def _tail(name: bytes, depth: int) -> int:
+    """Where the last ``depth`` parts of ``name`` begin."""
+    cut = len(name)
+    for _ in range(depth):
         cut = name.rfind(b'/', 0, cut)
-        starts.append(cut + 1)
-    return tuple(reversed(starts))
+        if cut < 0:
+            return 0
+    return cut + 1
 
 
 def _normal(path: str) -> str:
     """``path`` with ``/`` between its parts, and without empty, ``.`` and ``..`` parts, as far as that goes."""
     if os.sep != '/':
         path = path.replace(os.sep, '/')
-    if '//' in path or './' in path or path.endswith(('/', '.')):
+    if '/.' in path or '//' in path or path[:1] == '.' or path[-1:] == '/':
         path = posixpath.normpath(path) if path.rstrip('/') else path[:1]
         return '' if path == '.' else path.replace('//', '/')
     return path

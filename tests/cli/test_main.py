@@ -110,7 +110,17 @@ def test_something_is_not_installed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'arguments', [[], ['nonsense'], ['pack'], ['cache'], ['inspect'], ['inspect', '--no', 'x'], ['convert-config']]
+    'arguments',
+    [
+        [],
+        ['nonsense'],
+        ['pack'],
+        ['pack-images', 'x'],
+        ['cache'],
+        ['inspect'],
+        ['inspect', '--no', 'x'],
+        ['convert-config'],
+    ],
 )
 def test_wrong_arguments(cli, arguments):
     status, out, err = cli(*arguments)
@@ -118,7 +128,8 @@ def test_wrong_arguments(cli, arguments):
 
 
 @pytest.mark.parametrize(
-    'arguments', [[], ['pack'], ['cache'], ['cache', 'prune'], ['inspect'], ['doctor'], ['convert-config']]
+    'arguments',
+    [[], ['pack'], ['pack-images'], ['cache'], ['cache', 'prune'], ['inspect'], ['doctor'], ['convert-config']],
 )
 def test_help(cli, arguments):
     status, out, _ = cli(*arguments, '--help')

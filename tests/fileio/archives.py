@@ -6,8 +6,10 @@ import io
 import os
 import random
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
-from typing import Dict, Union
+from typing import Dict, List, Union
 
 from mmshared.fileio.entry import REFUSED, Kind
 from mmshared.fileio.formats.base import Format
@@ -17,6 +19,9 @@ Contents = Dict[str, Union[bytes, Kind]]
 SHORT = ['a.jpg', 'train2017/000000000009.jpg', 'train2017/with space.jpg', 'b/c/d.png', 'empty', 'train2017/dot.']
 UNICODE = ['Bäume/Tür.jpg', '日本/写真.jpg']
 LONG = ['l' * 99 + '/' + 'm' * 90 + '.jpg', 'n' * 120, '/'.join(['o' * 60] * 6) + '.png', 'p' * 250 + '/' + 'q' * 250]
+
+
+FORMATS = {'ustar': tarfile.USTAR_FORMAT, 'gnu': tarfile.GNU_FORMAT, 'pax': tarfile.PAX_FORMAT}
 
 
 class Pipe(io.RawIOBase):
@@ -76,3 +81,32 @@ def run(*command: str, cwd: os.PathLike, check: bool = True) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors='surrogateescape', timeout=60)
     assert not check or done.returncode == 0, done.stderr
     return done.stdout
+
+
+def packed(
+    path: Path, files: Dict[str, bytes], method: int = zipfile.ZIP_STORED, streamed: bool = False, **wide
+) -> Path:
+    """A zip file made by zipfile."""
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe if streamed else path, 'w', method) as archive:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type = method
+            with archive.open(info, 'w', **wide) as file:
+                file.write(data)
+    if streamed:
+        path.write_bytes(pipe.data)
+    return path
+
+
+def packed_by_tarfile(path: Path, members: List[tarfile.TarInfo], data: Dict[str, bytes], form: str = 'gnu') -> Path:
+    with tarfile.open(path, 'w', format=FORMATS[form]) as archive:
+        for member in members:
+            archive.addfile(member, io.BytesIO(data.get(member.name, b'')))
+    return path
+
+
+def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, target: str = '') -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = size, kind, target
+    return info

@@ -28,6 +28,7 @@ _HEADER_SIGNATURE = b'PK\1\2'
 _LONGEST = _HEADER.size + 3 * 0xFFFF
 _AT_ONCE = 1 << 20
 _MOST_DEFLATED = 1032  # bytes out of one
+_MOST = (1 << 63) - 1  # that an index can hold; only sizes of what cannot be read may be above
 _ZIP64 = 1  # tag of an extra field
 _UNIX = 3
 _WITH_BACKSLASHES = (0, 10, 11, 14)  # systems that an archive can be made on: FAT, NTFS by either number, VFAT
@@ -169,9 +170,9 @@ def _entry(fields: Tuple, rest: bytes, path: str, directory: Directory) -> Optio
         kind = Kind.OUTSIDE_LINK  # its data are a path; what that is within the archive is not looked for
     if kind == Kind.STORED and size != stored:
         raise _damaged(path, f'{name!r} is stored as it is, but of {size} bytes are there {stored}')
-    if size > stored * _MOST_DEFLATED:
+    if kind == Kind.DEFLATED and size > stored * _MOST_DEFLATED:
         raise _damaged(path, f'{name!r} cannot have {size} bytes: {stored} are there')
-    return Entry(name, offset, size, stored, kind, crc)
+    return Entry(name, offset, min(size, _MOST), stored, kind, crc)
 
 
 def _wide(narrow: Tuple[int, int, int, int], extra: bytes, path: str, name: str) -> Iterator[int]:
