@@ -64,7 +64,7 @@ def ranks(tmp_path_factory, repo):
 
 
 def test_there_is_something_to_compare(ranks):
-    """Losses of ten different batches, of both ranks; all that they learn goes into the weights of both."""
+    """Losses of ten different batches, of both ranks; what each learns goes into the weights of both."""
     for rank in ranks:
         assert len(rank) == len(DATASETS) * (1 + len(KINDS))
         scalars = rank['CocoDataset folder']['scalars']

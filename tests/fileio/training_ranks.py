@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Iterable, Tuple
 
 import torch
 import torch.distributed as dist
@@ -50,8 +50,16 @@ def dataset(kind: str, data_root: str, backend_args: Any) -> Dict[str, Any]:
     )
 
 
+def digest(tensors: Iterable[Tuple[str, torch.Tensor]]) -> str:
+    """A hash of names and all bits."""
+    result = hashlib.sha256()
+    for name, tensor in tensors:
+        result.update(name.encode() + tensor.detach().numpy().tobytes())
+    return result.hexdigest()
+
+
 def trained(folder: Path, name: str, kind: str, source: Dict[str, Any]) -> Dict[str, Any]:
-    """What comes of ten iterations: all that was logged, and the weights."""
+    """What comes of ten iterations: all that was logged, the weights, and with them what each rank has of its own (statistics)."""
     cfg = get_config('mmdet::retinanet/retinanet_r50_fpn_1x_coco.py')
     cfg.merge_from_dict(dict(model=MODEL))
     runner = CPURunner(
@@ -76,12 +84,10 @@ def trained(folder: Path, name: str, kind: str, source: Dict[str, Any]) -> Dict[
     )
     runner.train()
     runner.train_loop.dataloader_iterator._iterator._shutdown_workers()
-    weights = hashlib.sha256()
-    for key, value in runner.model.state_dict().items():
-        weights.update(key.encode() + value.numpy().tobytes())
+    model = runner.model
     logged = runner.message_hub.log_scalars.items()
     scalars = {key: buffer.data[0].tolist() for key, buffer in logged if 'time' not in key}
-    return dict(scalars=scalars, weights=weights.hexdigest())
+    return dict(scalars=scalars, weights=digest(model.named_parameters()), state=digest(model.state_dict().items()))
 
 
 def main() -> None:
