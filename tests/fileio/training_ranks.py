@@ -59,7 +59,7 @@ def digest(tensors: Iterable[Tuple[str, torch.Tensor]]) -> str:
 
 
 def trained(folder: Path, name: str, kind: str, source: Dict[str, Any]) -> Dict[str, Any]:
-    """What comes of ten iterations: all that was logged, the weights, and with them what each rank has of its own (statistics)."""
+    """What comes of ten iterations: all that was logged; the weights; and those with the statistics of each rank."""
     cfg = get_config('mmdet::retinanet/retinanet_r50_fpn_1x_coco.py')
     cfg.merge_from_dict(dict(model=MODEL))
     runner = CPURunner(
