@@ -9,7 +9,7 @@ import os
 import re
 import sys
 
-IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson']
+IMPORTS = ['torch', 'numpy', 'mmengine', 'mmdet', 'mmcv', 'pycocotools', 'cv2', 'msgspec', 'simdjson', 'zlib_ng']
 IMPORTS += ['faster_coco_eval', 'pytest', 'xdist', 'hypothesis', 'psutil', 'ruff', 'lvis', 'ultrafast_pycocotools']
 IMPORTS += ['lmdb']
 

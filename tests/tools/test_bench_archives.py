@@ -54,7 +54,7 @@ def test_everything_is_measured(start, load, tmp_path):
         assert set(way['rates']) == {'3 kB, 1 workers', '3 kB, 2 workers'}
         assert all(len(runs) == 2 and min(runs) > 0 for runs in way['rates'].values())
     opened = results['index']
-    assert set(opened) == {'tar', 'tarfile', 'zip', 'zipfile'}
+    assert set(opened) == {'tar', 'tarfile-dict', 'zip', 'zipfile'}
     assert all(opened[way]['build'] > opened[way]['index'] > 0 for way in ('tar', 'zip'))
     assert all(opened[way]['later_uss'] < opened[f'{way}file']['later_uss'] for way in ('tar', 'zip'))
     assert all(f'| {way.title} |' in shown for way in ways.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import multiprocessing
+import os
 import random
 import tarfile
 import time
@@ -14,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from archive_files import DATA_ROOT, TINY_BYTES, name_of
 from mmengine import fileio
+from mmengine.fileio import BaseStorageBackend, register_backend
 
 import mmshared  # noqa: F401  (registers the backend)
 
@@ -32,16 +34,43 @@ def _folder(source: str, cache: str) -> Read:
     return _get(f'{source}/', None)
 
 
-def _zipfile(source: str, cache: str) -> Read:
-    archive = zipfile.ZipFile(source)
-    entries = {info.filename: info for info in archive.infolist()}
-    return lambda number: archive.read(entries[name_of(number)])
+class _Plain(BaseStorageBackend):
+    """The least that lets a dataset read from Python's modules: the archive is opened anew in each worker."""
+
+    def __init__(self, source: str, kind: str) -> None:
+        self._read = {'zipfile': self._zipfile, 'tarfile': self._tarfile, 'tarfile-dict': self._tarfile_dict}[kind](
+            source
+        )
+
+    def get(self, filepath: str) -> bytes:
+        """The bytes of an entry."""
+        return self._read(filepath[len(DATA_ROOT) :])
+
+    def get_text(self, filepath: str, encoding: str = 'utf-8') -> str:
+        """As the base class wants it."""
+        return self.get(filepath).decode(encoding)
+
+    @staticmethod
+    def _zipfile(source: str) -> Callable[[str], bytes]:
+        return zipfile.ZipFile(source).read
+
+    @staticmethod
+    def _tarfile(source: str) -> Callable[[str], bytes]:
+        archive = tarfile.open(source)  # noqa: SIM115 - as long as the worker
+        return lambda name: archive.extractfile(name).read()
+
+    @staticmethod
+    def _tarfile_dict(source: str) -> Callable[[str], bytes]:
+        archive = tarfile.open(source)  # noqa: SIM115 - as long as the worker
+        members = {member.name: member for member in archive.getmembers()}
+        return lambda name: archive.extractfile(members[name]).read()
 
 
-def _tarfile(source: str, cache: str) -> Read:
-    archive = tarfile.open(source)  # noqa: SIM115 - as long as the worker
-    entries = {member.name: member for member in archive.getmembers()}
-    return lambda number: archive.extractfile(entries[name_of(number)]).read()
+register_backend('plain', _Plain, force=True)
+
+
+def _plain(kind: str) -> Callable[[str, str], Read]:
+    return lambda source, cache: _get(DATA_ROOT, dict(backend='plain', source=source, kind=kind))
 
 
 def _lmdb(source: str, cache: str) -> Read:
@@ -49,7 +78,11 @@ def _lmdb(source: str, cache: str) -> Read:
 
 
 def _record(**options: Any) -> Callable[[str, str], Read]:
-    return lambda source, cache: _get(DATA_ROOT, dict(backend='record', archive=source, cache_dir=cache, **options))
+    def open_archive(source: str, cache: str) -> Read:
+        os.environ['MMSHARED_CACHE'] = cache
+        return _get(DATA_ROOT, dict(backend='record', archive=source, **options))
+
+    return open_archive
 
 
 @dataclass(frozen=True)
@@ -69,8 +102,9 @@ class Way:
 
 WAYS: Dict[str, Way] = {
     'folder': Way('folder (LocalBackend)', 'folder', _folder),
-    'zipfile': Way('zip, zipfile of each worker', 'zip', _zipfile),
-    'tarfile': Way('tar, tarfile of each worker', 'tar', _tarfile),
+    'zipfile': Way('zip, zipfile of each worker', 'zip', _plain('zipfile')),
+    'tarfile': Way('tar, tarfile of each worker, by name', 'tar', _plain('tarfile')),
+    'tarfile-dict': Way('tar, tarfile of each worker, by a dict of its members', 'tar', _plain('tarfile-dict')),
     'lmdb': Way('LMDB (LmdbBackend)', 'lmdb', _lmdb),
     'tar': Way('tar, record', 'tar', _record()),
     'zip': Way('zip, record', 'zip', _record()),

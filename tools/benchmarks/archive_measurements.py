@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import memory
-from archive_files import MANY, WRITERS, write_folder
+from archive_files import MANY, WRITERS, read_anew, write_folder
 from archive_jobs import WAYS
 from measurements import say
 from probe import Probe
@@ -18,7 +18,7 @@ from probe import Probe
 #: Reads by ours, and by the stock way that they are compared with.
 STOCK_OF = {'tar': 'tarfile', 'rec': 'tarfile', 'zip': 'zipfile', 'zip-no-crc': 'zipfile'}
 #: Ways to open an archive of very many entries. (CRC makes no difference there.)
-OPENED = ('zipfile', 'zip', 'tarfile', 'tar')
+OPENED = ('zipfile', 'zip', 'tarfile-dict', 'tar')
 Cell = Tuple[str, int]  # of a size, and a number of workers
 
 
@@ -62,6 +62,8 @@ def sources(folder: Path, ways: Sequence[str], count: int, sizes: Sequence[int])
         for kind in {WAYS[way].source for way in ways} - {'folder'}:
             paths[kind] = folder / f'{size}.{kind}'
             WRITERS[kind](folder / f'{size}', paths[kind])
+        for path in paths.values():
+            read_anew(path)
         for way in ways:
             made[way][f'{size}'] = str(paths[WAYS[way].source])
     try:

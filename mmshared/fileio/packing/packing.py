@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from array import array
 from pathlib import Path
 from typing import BinaryIO, Callable, List, NamedTuple, Optional, Sequence, Type, Union
+
+from zlib_ng import zlib_ng
 
 from mmshared.annotations.cache.errors import SPACE_ERRNOS, CacheSpaceError, free_bytes, size_text
 from mmshared.annotations.cache.locks import NoLock
@@ -157,7 +158,7 @@ def _verify(
             if expected is None or entry.name != expected.name:
                 raise ArchiveError(shard.target, f'reads back with an entry that was not written. {advice}', entry.name)
             data = reader.read(descriptor, entry, paths[0])
-            if len(data) != expected.size or zlib.crc32(data) != crcs[number - 1]:
+            if len(data) != expected.size or zlib_ng.crc32(data) != crcs[number - 1]:
                 raise ArchiveError(shard.target, f'reads back with other bytes than were written. {advice}', entry.name)
             count(len(data))
     except ArchiveError as error:

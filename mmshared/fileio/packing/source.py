@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import stat
-import zlib
 from typing import Callable
+
+from zlib_ng import zlib_ng
 
 from .folder import File
 
@@ -55,7 +56,7 @@ class Source:
         if len(data) < min(size, self._left):
             raise self._changed()
         self._left -= len(data)
-        self.crc = zlib.crc32(data, self.crc)
+        self.crc = zlib_ng.crc32(data, self.crc)
         self._advance(len(data))
         return data
 
