@@ -9,7 +9,8 @@ way: a folder by mmengine's LocalBackend, Python's zipfile and tarfile opened an
 LmdbBackend (if lmdb is installed), and RecordBackend over tar, zip with and without CRC, and RecordIO. All through
 ``mmengine.fileio.get`` as a dataset reads, zipfile and tarfile by a file backend of three lines. tarfile looks for a
 name among all members, one after the other; with a dict of them it does not. They take turns; what they read is
-compared first. index: how long it takes to open an archive of very many small entries, and the private memory of whoever does.
+compared first. index: how long it takes to open an archive of very many small entries, and the private memory of
+whoever does.
 
 Tables, and which targets are reached, go to stdout, what is being done to stderr; temporary files (about 5 times the
 images; 1.2 GB for a million entries) go to $TMPDIR and are removed.
