@@ -49,6 +49,8 @@ def use_tta(cfg: Config) -> None:
         flips = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
         pack = [dict(type='PackDetInputs', meta_keys=_META_KEYS)]
         pipeline = [*deepcopy(dataset.pipeline[:-1]), dict(type='TestTimeAug', transforms=[flips, pack])]
+    elif pipeline[0]['type'] == dataset.pipeline[0]['type']:
+        pipeline = [deepcopy(dataset.pipeline[0]), *pipeline[1:]]  # with its backend_args: where the images are
     dataset.pipeline = pipeline
     cfg.model = ConfigDict(**tta_model, module=cfg.model)
 

@@ -54,6 +54,8 @@ class AnnotationStore:
             self.violations = Violations.from_json(self.source, attributes['violations'])
             self._check_shapes()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if isinstance(attributes, dict) and 'archives' in attributes:
+                raise StoreError(f'{self.path}: is the index of an archive, no store of annotations') from error
             raise StoreError(f'{self.path}: its header is inconsistent ({error!r})') from error
 
     def _check_shapes(self) -> None:

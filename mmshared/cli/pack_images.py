@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     _note('left out, hidden', packed.contents.hidden)
     _note('left out, neither a file nor a folder', packed.contents.special)
     _note('left out, links to a folder that they are in', packed.contents.loops)
-    emit('in the config, for the dataset and for LoadImageFromFile:')
+    emit('in the config, for LoadImageFromFile:')
     archive = pattern(output) if sharded else output
     emit(f"    backend_args=dict(backend='record', archive={printable(repr(str(archive)))})")
     return 0

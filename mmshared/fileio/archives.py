@@ -115,10 +115,10 @@ def find_archives(archive: ArchiveArg) -> List[str]:
         if not matches:
             what = 'nothing matches it' if glob.has_magic(pattern) else 'there is no such file'
             raise FileNotFoundError(
-                f'The archive {pattern!r} of the file backend "record" cannot be found: {what} (from the folder '
+                f"The archive {pattern!r} of the file backend 'record' cannot be found: {what} (from the folder "
                 f'{os.getcwd()}).'
             )
         found += matches
     if not found:
-        raise FileNotFoundError('The file backend "record" was given an empty list of archives.')
+        raise FileNotFoundError("The file backend 'record' was given an empty list of archives.")
     return list({os.path.realpath(path): path for path in found}.values())

@@ -55,7 +55,8 @@ class NoMount:
 
     def missing(self, path: str) -> FileNotFoundError:
         """The error for a ``path`` that is nowhere."""
-        return EntryNotFoundError(path, 'there is no such file, and no part of its path is an archive')
+        problem = 'there is no such file, and no part of its path is an archive. Name one: archive= in backend_args'
+        return EntryNotFoundError(path, problem)
 
 
 def split_at_archive(path: str) -> Tuple[str, str]:

@@ -83,7 +83,7 @@ class Resolver:
         names = ', '.join(name.decode('utf-8', 'surrogateescape') for name in near[:_SHOWN])
         if not near:
             text = 'is neither in the archive nor on the disk' if self._root is None else 'is not in the archive'
-            return EntryNotFoundError(where, f'{text}. {self._sample()}', path)
+            return EntryNotFoundError(where, f'{text}. Is it the right archive? {self._sample()}', path)
         if len(near) > 1:
             more = ', ...' if len(near) > _SHOWN else ''
             return AmbiguousEntryError(
@@ -102,7 +102,7 @@ class Resolver:
         if not len(self._index):
             return 'The archive is empty'
         first = self._index.name(0).decode('utf-8', 'surrogateescape')
-        stripped = '' if self._root is None else f'; root={self._root!r} is stripped from paths'
+        stripped = '' if not self._root else f'; root={self._root!r} is stripped from paths'
         return f'Its {len(self._index)} entries begin with {first}{stripped}'
 
     def _root_for(self, path: str, name: bytes) -> Optional[str]:

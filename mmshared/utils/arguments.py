@@ -22,7 +22,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--data-root',
         metavar='DIR',
-        help='where the data is: replaces data_root in every dataset, and in the annotation paths of the evaluators',
+        help='where the data is: replaces data_root in every dataset, and in the paths of archives and of the '
+        "evaluators' annotations",
     )
     parser.add_argument(
         '--cfg-options',

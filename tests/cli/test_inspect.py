@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import tarfile
 
 import numpy as np
 import pytest
 
 from mmshared.annotations import AnnotationFileError, open_store, opening
 from mmshared.datasets import SharedCocoDataset
+from mmshared.fileio.indexing import open_index
 
 from ..annotations.test_container import HOSTILE as HOSTILE_HEADERS
 from ..annotations.test_container import reheaded, rewritten
@@ -195,3 +197,11 @@ def test_verify_as_json_of_a_bad_one(cli, store):
     status, out, _ = cli('inspect', '--verify', '--json', other)
     report = json.loads(out)
     assert status == 1 and not report['good'] and 'annotation.kind' in report['faults'][0]
+
+
+@pytest.mark.parametrize('verify', [(), ('--verify',)], ids=['show', 'verify'])
+def test_the_index_of_an_archive_is_no_store_of_annotations(fails, tmp_path, verify):
+    with tarfile.open(tmp_path / 'images.tar', 'w') as archive:
+        archive.add(__file__, '1.jpg')
+    index = open_index([os.fspath(tmp_path / 'images.tar')], os.fspath(tmp_path / 'cache'))
+    assert 'is the index of an archive' in fails('inspect', index.path, *verify)

@@ -105,7 +105,8 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     assert COCO[0] in str(error) and 'right archive' in str(error)
 
     error = _error(tmp_path, COCO, 'data/coco/train2017/1.jpg')
-    assert f'Its 2 entries begin with {COCO[0]}' in str(error)
+    assert f'Is it the right archive? Its 2 entries begin with {COCO[0]}' in str(error)
+    assert 'stripped' not in str(_error(tmp_path, COCO, 'train2017/1.jpg', ''))
     assert 'empty' in str(_error(tmp_path, [], 'a.jpg'))
     assert "root='data'" in str(_error(tmp_path, COCO, 'data/1.jpg', 'data'))
 

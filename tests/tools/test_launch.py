@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import stat
+import tarfile
 
 import pytest
 import torch
@@ -84,6 +85,27 @@ def test_testing_on_one_process_with_tta_and_pictures(run_tool, tiny_job, traine
     log = run_tool('test.py', config, trained[0] / 'epoch_1.pth', '--tta', '--show-dir', 'pictures', *options)
     assert len(scores(log)) == 1
     assert len(list((tmp_path / 'work').glob('*/pictures/*'))) == 4
+
+
+def test_tta_reads_the_archive_of_the_test_pipeline(run_tool, tiny_job, trained, shapes, tmp_path):
+    with tarfile.open(tmp_path / 'val.tar', 'w') as archive:
+        archive.add(shapes / 'val', 'packed')
+    base, options = tiny_job(tmp_path / 'work', 'test_dataloader.dataset.data_prefix.img=packed/')
+    config = tmp_path / 'packed.py'
+    images = {'backend': 'record', 'archive': str(tmp_path / 'val.tar')}
+    config.write_text(
+        f'_base_ = {str(base)!r}\n'
+        'tta_pipeline = [\n'
+        "    dict(type='LoadImageFromFile', backend_args=None),\n"
+        "    dict(type='Resize', scale=(64, 64)),\n"
+        "    dict(type='TestTimeAug', transforms=[[dict(type='RandomFlip', prob=1.0)], [dict(type='PackDetInputs',\n"
+        "        meta_keys=('img_id', 'ori_shape', 'img_shape', 'scale_factor', 'flip', 'flip_direction'))]]),\n"
+        ']\n'
+        f"test_pipeline = [dict(type='LoadImageFromFile', backend_args={images!r}), dict(type='PackDetInputs')]\n"
+        'test_dataloader = dict(dataset=dict(pipeline=test_pipeline))\n'
+    )
+    log = run_tool('test.py', config, trained[0] / 'epoch_1.pth', '--tta', *options)
+    assert len(scores(log)) == 1
 
 
 def test_amp_without_an_accelerator_is_refused(run_tool, tiny_job, tmp_path):
