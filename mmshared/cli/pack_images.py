@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import Any, Sequence
@@ -20,6 +21,7 @@ archive begin with the folder's own name: train2017/000000000009.jpg, as in COCO
 the archive until it is complete, and every file has been read back and compared.
 """
 _NAMED = 3
+_LEAST_SHARD = 1000  # bytes: less is a unit that was forgotten
 
 
 def add_to(commands: Any) -> None:
@@ -53,24 +55,26 @@ def run(arguments: argparse.Namespace) -> int:
     what = f'{len(files):,} files, {size_text(sum(file.size for file in files))}'
     done = f'{"packed" if arguments.no_verify else "packed and verified"} in {seconds:.2f} s'
     emit(f'{printable(arguments.folder)}: {what}, {done}, {size_text(packed.size)}: {printable(where)}')
-    _note('removed, of an earlier run', packed.removed)
-    _note('left out, hidden', packed.contents.hidden)
-    _note('left out, neither a file nor a folder', packed.contents.special)
-    _note('left out, links to a folder that they are in', packed.contents.loops)
+    _note('removed, of an earlier run', packed.removed, output.parent)
+    _note('left out, hidden', packed.contents.hidden, arguments.folder)
+    _note('left out, neither a file nor a folder', packed.contents.special, arguments.folder)
+    _note('left out, links to a folder that they are in', packed.contents.loops, arguments.folder)
     emit('in the config, for LoadImageFromFile:')
     archive = pattern(output) if sharded else output
     emit(f"    backend_args=dict(backend='record', archive={printable(repr(str(archive)))})")
     return 0
 
 
-def _note(what: str, paths: Sequence[Any]) -> None:
+def _note(what: str, paths: Sequence[Any], folder: Any) -> None:
+    """Say ``what`` of the files at ``paths``, which are below ``folder``."""
     if paths:
         more = '' if len(paths) <= _NAMED else ', ...'
-        emit(f'{what}: {len(paths):,} ({printable(", ".join(map(str, paths[:_NAMED])) + more, 300)})')
+        names = ', '.join(os.path.relpath(path, folder) for path in paths[:_NAMED])
+        emit(f'{what}: {len(paths):,} ({printable(names + more, 300)})')
 
 
 def _shard_size(text: str) -> int:
     size = parse_size(text)
-    if size <= 0:
-        raise argparse.ArgumentTypeError(f'{printable(text, 40)} is no size of an archive')
+    if size < _LEAST_SHARD:
+        raise argparse.ArgumentTypeError(f'{printable(text, 40)} is {size} bytes, no size of an archive: write 5GB')
     return size

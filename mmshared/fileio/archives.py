@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from .descriptors import Descriptors
 from .entry import REFUSED, Entry
 from .errors import AmbiguousEntryError, ArchiveChangedError, ArchiveError
 from .formats.base import Format
-from .formats.recordio import RecordIO
+from .formats.recordio import INDEX_SUFFIX, NAMES_SUFFIX, RecordIO
 from .formats.tar import Tar
 from .formats.zip import Zip
 from .index import Index
 from .indexing import open_index
 
 _FORMATS: Dict[str, Format] = {known.name: known for known in (Tar(), Zip(), RecordIO())}
+_LISTS = (INDEX_SUFFIX, NAMES_SUFFIX)
 ArchiveArg = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
 
 
@@ -111,7 +112,7 @@ def find_archives(archive: ArchiveArg) -> List[str]:
         if os.path.exists(pattern):  # its name may hold brackets
             found.append(pattern)
             continue
-        matches = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+        matches = _without_lists(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
         if not matches:
             what = 'nothing matches it' if glob.has_magic(pattern) else 'there is no such file'
             raise FileNotFoundError(
@@ -122,3 +123,10 @@ def find_archives(archive: ArchiveArg) -> List[str]:
     if not found:
         raise FileNotFoundError("The file backend 'record' was given an empty list of archives.")
     return list({os.path.realpath(path): path for path in found}.values())
+
+
+def _without_lists(paths: Iterable[str]) -> List[str]:
+    """``paths`` by name, without the ``.idx`` and ``.lst`` of a ``.rec`` among them: they are parts of that archive."""
+    known = set(paths)
+    lists = (f'{os.path.splitext(path)[0]}{suffix}' for path in known for suffix in _LISTS if path.endswith('.rec'))
+    return sorted(known.difference(lists))

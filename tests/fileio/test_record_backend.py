@@ -212,6 +212,14 @@ def test_a_set_of_archives(tmp_path: Path) -> None:
         assert len(list(fileio.list_dir_or_file('data/03', backend_args=args))) == 3
 
 
+def test_a_pattern_means_archives_and_not_their_lists(tmp_path: Path) -> None:
+    for i in range(3):
+        pack(tmp_path / f'part-{i}.rec', {f'{i}.jpg': b'%d' % i})
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == ['.idx'] * 3 + ['.lst'] * 3 + ['.rec'] * 3
+    args = args_of(f'{tmp_path}/part-*')
+    assert [fileio.get(f'{i}.jpg', backend_args=args) for i in range(3)] == [b'0', b'1', b'2']
+
+
 def test_more_archives_than_a_process_keeps_open(tmp_path: Path) -> None:
     count = MOST_OPEN * 2 + 3
     for i in range(count):

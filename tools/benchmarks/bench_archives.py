@@ -158,9 +158,10 @@ def index(args: argparse.Namespace, folder: Path) -> Tuple[Dict[str, Any], str]:
     rows = {WAYS[way].title: _opened_row(opened) for way, opened in found.items()}
     lines = [line for way, opened in found.items() if opened.build for line in _index_targets(WAYS[way].title, opened)]
     text = (
-        f'{args.entries:,} entries, opened by a fresh process each time (zipfile and tarfile: once); later: after '
-        f'{args.reads:,} reads more:\n\n{report.matrix(OPENED_COLUMNS, rows)}\n\n' + '\n'.join(['Targets:', '', *lines])
+        f'{args.entries:,} entries, opened by a fresh process each time (zipfile and tarfile: once), ours beside one '
+        f'that has read as much; later: after {args.reads:,} reads more:\n\n'
     )
+    text += report.matrix(OPENED_COLUMNS, rows) + '\n\n' + '\n'.join(['Targets:', '', *lines])
     return {way: asdict(opened) for way, opened in found.items()}, text
 
 
