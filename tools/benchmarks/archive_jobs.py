@@ -79,7 +79,9 @@ def _lmdb(source: str, cache: str) -> Read:
 
 def _record(**options: Any) -> Callable[[str, str], Read]:
     def open_archive(source: str, cache: str) -> Read:
-        os.environ['MMSHARED_CACHE'] = cache
+        os.environ['MMSHARED_CACHE'] = (
+            cache  # as users have it: what is in backend_args is written as JSON in each read
+        )
         return _get(DATA_ROOT, dict(backend='record', archive=source, **options))
 
     return open_archive
