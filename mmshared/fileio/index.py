@@ -172,10 +172,10 @@ class Index:
 
     def ending_in(self, part: bytes, most: int = 100) -> List[bytes]:
         """Names of entries whose last parts are ``part``, at most so many; reads all names: for errors only."""
-        found: List[bytes] = []
-        for at in _places(self._names, part):
+        found = [part] if self.find(part) >= 0 else []
+        for at in _places(self._names, b'/' + part):  # without the slash 1.jpg would be in every eleventh name
             name = self.name(self._row_at(at))
-            if (name == part or name.endswith(b'/' + part)) and name not in found:
+            if name.endswith(b'/' + part) and name not in found:
                 found.append(name)
                 if len(found) == most:
                     break
