@@ -58,6 +58,7 @@ class Archives:
             ArchiveError: it is of a kind that cannot be read, or damaged.
             ArchiveChangedError: the archive is another one by now.
             AmbiguousEntryError: several archives have an entry of that name.
+            StoreError: the index is damaged.
             OSError: the archive cannot be opened or read.
         """
         number, entry = self.index[row]

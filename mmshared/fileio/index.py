@@ -8,11 +8,11 @@ needs to know of an entry lies together (:data:`ROW`): one look at one place, in
 from __future__ import annotations
 
 import os
-import zlib
 from bisect import bisect_left
 from pathlib import Path
 from struct import Struct
 from typing import Dict, Iterator, List, Tuple
+from zlib import crc32
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from mmshared.annotations.errors import StoreError
 
 from .entry import Entry
 
-#: Where in the names its name begins, its length, then of the entry: offset, size, stored, crc, kind; its archive.
+#: Where in the names its name begins, its length, then of the entry: offset, size, stored, crc, kind; its archive; and
+#: the CRC-32 of its name and all that: a tar has nothing that shows that an offset is another one than it was.
 ROW = np.dtype(
     [
         ('start', '<u8'),
@@ -33,9 +34,11 @@ ROW = np.dtype(
         ('crc', '<u4'),
         ('kind', 'u1'),
         ('archive', '<u4'),
+        ('check', '<u4'),
     ]
 )
-ROW_STRUCT = Struct('<QHqqqLBL')  # the same
+ROW_STRUCT = Struct('<QHqqqLBLL')  # the same
+CHECKED = ROW_STRUCT.size - 4  # bytes of a row that its checksum is of
 MOST_NAME = (1 << 16) - 1
 COLUMNS = ('names', 'rows', 'hashes', 'numbers')
 ENTRIES = 'entries'
@@ -119,22 +122,27 @@ class Index:
 
     def find(self, name: bytes) -> int:
         """The row of the entry ``name``; -1 if there is none."""
-        key = zlib.crc32(name)
+        key = crc32(name)
         place = bisect_left(self._hashes, key)
         while place < self._size and self._hashes[place] == key:
             row = self._numbers[place]
-            if self.name(row) == name:
+            if row < self._size and self.name(row) == name:  # of a damaged index it may be any
                 return row
             place += 1
         return -1
 
     def __getitem__(self, row: int) -> Tuple[int, Entry]:
-        """The number of the archive that an entry is in, and the entry."""
-        start, length, offset, size, stored, crc, kind, archive = ROW_STRUCT.unpack_from(
-            self._rows, row * ROW_STRUCT.size
-        )
-        name = str(self._names[start : start + length], 'utf-8', 'surrogateescape')
-        return archive, Entry(name, offset, size, stored, kind, crc)
+        """The number of the archive that an entry is in, and the entry.
+
+        Raises:
+            StoreError: the row is damaged.
+        """
+        at = row * ROW_STRUCT.size
+        start, length, offset, size, stored, crc, kind, archive, check = ROW_STRUCT.unpack_from(self._rows, at)
+        name = self._names[start : start + length]
+        if crc32(self._rows[at : at + CHECKED], crc32(name)) != check:
+            raise StoreError(f'{self.path}: this index of archives is damaged at its entry {row}. Delete it')
+        return archive, Entry(str(name, 'utf-8', 'surrogateescape'), offset, size, stored, kind, crc)
 
     def archives_of(self, name: bytes) -> List[int]:
         """The numbers of all archives that have an entry ``name``."""

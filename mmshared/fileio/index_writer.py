@@ -15,7 +15,7 @@ from mmshared.annotations.errors import clip
 
 from .entry import Entry, Kind
 from .errors import ArchiveError
-from .index import ENTRIES, MOST_NAME, ROW, ROW_STRUCT, encoded
+from .index import CHECKED, ENTRIES, MOST_NAME, ROW, ROW_STRUCT, encoded
 
 
 class IndexWriter:
@@ -39,7 +39,7 @@ class IndexWriter:
         if not 0 < len(name) <= MOST_NAME:
             raise ArchiveError(path, f'its name has {len(name)} bytes, which no file can have', clip(repr(text)))
         self._names.append(name)
-        self._rows += ROW_STRUCT.pack(0, len(name), offset, size, stored, crc, kind, archive)
+        self._rows += ROW_STRUCT.pack(0, len(name), offset, size, stored, crc, kind, archive, 0)
 
     def write(self, out: BinaryIO, attributes: Dict[str, Any]) -> None:
         """Writes the index to ``out`` (seekable, empty), with ``attributes`` in its header."""
@@ -48,6 +48,7 @@ class IndexWriter:
         rows, names = _last_ones(rows, names)
         rows['start'] = np.cumsum(rows['length'], dtype=np.uint64) - rows['length']
         hashes = np.fromiter(map(zlib.crc32, names), np.uint32, len(names))
+        rows['check'] = _checks(rows, hashes)
         by_hash = np.argsort(hashes, kind='stable')
         writer = ContainerWriter(out)
         writer.add_stream('names', np.uint8, [b''.join(names)])
@@ -56,6 +57,14 @@ class IndexWriter:
         writer.add('numbers', narrow(by_hash))
         depth = max((name.count(b'/') + 1 for name in names), default=1)
         writer.close({**attributes, ENTRIES: len(names), 'depth': depth})
+
+
+def _checks(rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """The checksums of ``rows``, which begin with the ``hashes`` of their names."""
+    data = memoryview(rows.view(np.uint8))
+    places = range(0, len(data), ROW_STRUCT.size)
+    found = (zlib.crc32(data[at : at + CHECKED], name) for at, name in zip(places, hashes.tolist()))
+    return np.fromiter(found, np.uint32, len(rows))
 
 
 def _last_ones(rows: np.ndarray, names: List[bytes]) -> Tuple[np.ndarray, List[bytes]]:

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from mmengine import fileio
 
+from mmshared.annotations.errors import StoreError
 from mmshared.fileio.descriptors import MOST_OPEN, Descriptors
+from mmshared.fileio.errors import EntryNotFoundError
+from mmshared.fileio.record_backend import RecordBackend
 
-from .test_record_backend import args_of, pack
+from .test_record_backend import args_of, outcome, pack
 
 FILES = {'train/1.jpg': b'one', 'val/1.jpg': b'another one', 'train/a': b'A'}
 
@@ -82,3 +85,21 @@ def test_suffixes_are_those_of_paths(tmp_path: Path) -> None:
     what = dict(list_dir=False, suffix='n/1.jpg', recursive=True)
     on_disk = list(fileio.list_dir_or_file(tmp_path / 'set', **what))
     assert list(fileio.list_dir_or_file(tmp_path / 'set', **what, backend_args=args)) == on_disk == ['train/1.jpg']
+
+
+@pytest.mark.parametrize('form', ['tar', 'zip', 'rec'])
+def test_an_index_with_any_other_byte(tmp_path: Path, cache: Path, form: str) -> None:
+    """In a tar nothing else shows that an offset or a size is not what it was."""
+    files = {f'train/{i}.jpg': bytes([i]) * (600 + i) for i in range(4)}
+    archive = str(pack(tmp_path / f'x.{form}', files))
+    RecordBackend(archive).get('train/1.jpg')
+    (index,) = cache.glob('*.mmstore')
+    good, found = index.read_bytes(), set()
+    for at in range(64, len(good), 3):
+        index.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+        backend = RecordBackend(archive)
+        for name, data in files.items():
+            result = outcome(backend.get, name)
+            assert result in (data, StoreError, EntryNotFoundError), at
+            found.add(type(result))
+    assert found == {bytes, type}
