@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mmengine import fileio
 from mmshared.annotations.errors import StoreError
 from mmshared.fileio.descriptors import MOST_OPEN, Descriptors
 from mmshared.fileio.errors import EntryNotFoundError
+from mmshared.fileio.formats import base
 from mmshared.fileio.record_backend import RecordBackend
 
 from .test_record_backend import args_of, outcome, pack
@@ -103,3 +105,25 @@ def test_an_index_with_any_other_byte(tmp_path: Path, cache: Path, form: str) ->
             assert result in (data, StoreError, EntryNotFoundError), at
             found.add(type(result))
     assert found == {bytes, type}
+
+
+@pytest.mark.parametrize('form', ['tar', 'zip'])
+def test_large_entries_take_their_size_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(base, '_AT_ONCE', 1 << 20)
+    data = os.urandom((16 << 20) + 5)
+    backend = RecordBackend(str(pack(tmp_path / f'x.{form}', {'a': data})))
+    assert backend.isfile('a')
+    tracemalloc.start()
+    try:
+        assert backend.get('a') == data
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * len(data)
+    finally:
+        tracemalloc.stop()
+
+
+def test_brackets_in_names_of_folders(tmp_path: Path) -> None:
+    pack(tmp_path / 'set[1]' / 'x-0.tar', FILES)
+    assert RecordBackend(str(tmp_path / 'set[1]' / 'x-0.tar')).get('train/a') == b'A'
+    with pytest.raises(FileNotFoundError, match=r'nothing matches it .* write \[\[\] for'):
+        RecordBackend(str(tmp_path / 'set[1]' / 'x-*.tar')).get('train/a')
+    assert RecordBackend(str(tmp_path / 'set[[]1]' / 'x-*.tar')).get('train/a') == b'A'
