@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -127,3 +128,23 @@ def test_brackets_in_names_of_folders(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r'nothing matches it .* write \[\[\] for'):
         RecordBackend(str(tmp_path / 'set[1]' / 'x-*.tar')).get('train/a')
     assert RecordBackend(str(tmp_path / 'set[[]1]' / 'x-*.tar')).get('train/a') == b'A'
+
+
+def test_sets_that_begin_and_end_alike_keep_their_indexes(tmp_path: Path, cache: Path) -> None:
+    """An index replaces those of the same archives only; else two jobs would make theirs in turn."""
+    sets = []
+    for between in 'bc':
+        names = ['a', f'{between}/m', 'z']
+        sets.append([str(pack(tmp_path / f'{name}.tar', {f'{name}/1.jpg': name.encode()})) for name in names])
+    for archives in sets:
+        assert RecordBackend(archives).get('z/1.jpg') == b'z'
+    gc.collect()
+    RecordBackend(sets[0]).get('a/1.jpg')
+    assert len(list(cache.glob('*.mmstore'))) == 2
+
+
+def test_a_path_that_no_file_can_have_is_no_folder(tmp_path: Path) -> None:
+    args = args_of(pack(tmp_path / 'x.tar', FILES))
+    assert fileio.exists('', backend_args=args)
+    for function in (fileio.exists, fileio.isdir, fileio.isfile):
+        assert function('\ud800', backend_args=args) is function('\ud800') is False
