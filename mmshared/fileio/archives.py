@@ -18,6 +18,7 @@ from .indexing import open_index
 
 _FORMATS: Dict[str, Format] = {known.name: known for known in (Tar(), Zip(), RecordIO())}
 _LISTS = (INDEX_SUFFIX, NAMES_SUFFIX)
+_BRACKETS = ' It is taken for a pattern: write [[] for a bracket [ that is part of a name.'
 ArchiveArg = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
 
 
@@ -117,7 +118,7 @@ def find_archives(archive: ArchiveArg) -> List[str]:
             what = 'nothing matches it' if glob.has_magic(pattern) else 'there is no such file'
             raise FileNotFoundError(
                 f"The archive {pattern!r} of the file backend 'record' cannot be found: {what} (from the folder "
-                f'{os.getcwd()}).'
+                f'{os.getcwd()}).{_BRACKETS if "[" in pattern else ""}'
             )
         found += matches
     if not found:

@@ -58,6 +58,7 @@ class Descriptors:
         file = files.get(i)
         if file is None:
             while len(files) >= MOST_OPEN:
-                files.pop(next(iter(files), i), None)  # the one opened first; another thread may be doing the same
+                # The one opened first. Another thread may be doing the same, or adding one: list() goes in one step.
+                files.pop(next(iter(list(files)), i), None)
             file = files[i] = OpenFile(self.paths[i])
         return file

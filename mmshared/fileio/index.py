@@ -8,11 +8,11 @@ needs to know of an entry lies together (:data:`ROW`): one look at one place, in
 from __future__ import annotations
 
 import os
-import zlib
 from bisect import bisect_left
 from pathlib import Path
 from struct import Struct
 from typing import Dict, Iterator, List, Tuple
+from zlib import crc32
 
 import numpy as np
 
@@ -122,7 +122,7 @@ class Index:
 
     def find(self, name: bytes) -> int:
         """The row of the entry ``name``; -1 if there is none."""
-        key = zlib.crc32(name)
+        key = crc32(name)
         place = bisect_left(self._hashes, key)
         while place < self._size and self._hashes[place] == key:
             row = self._numbers[place]
@@ -142,7 +142,7 @@ class Index:
         at = row * ROW_STRUCT.size
         start, length, offset, size, stored, crc, kind, archive, check = ROW_STRUCT.unpack_from(self._rows, at)
         name = self._names[start : start + length]
-        if zlib.crc32(self._rows[at : at + CHECKED], zlib.crc32(name)) != check:
+        if crc32(self._rows[at : at + CHECKED], crc32(name)) != check:
             raise self._damaged()
         return archive, Entry(str(name, 'utf-8', 'surrogateescape'), offset, size, stored, kind, crc)
 
@@ -185,10 +185,10 @@ class Index:
 
     def ending_in(self, part: bytes, most: int = 100) -> List[bytes]:
         """Names of entries whose last parts are ``part``, at most so many; reads all names: for errors only."""
-        found: List[bytes] = []
-        for at in _places(self._names, part):
+        found = [part] if self.find(part) >= 0 else []
+        for at in _places(self._names, b'/' + part):  # without the slash 1.jpg would be in every eleventh name
             name = self.name(self._row_at(at))
-            if (name == part or name.endswith(b'/' + part)) and name not in found:
+            if name.endswith(b'/' + part) and name not in found:
                 found.append(name)
                 if len(found) == most:
                     break

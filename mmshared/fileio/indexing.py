@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Callable, Optional, Sequence, Tuple
@@ -60,7 +61,9 @@ class _Archives(Fingerprint):
         marks = tuple(map(Fingerprint.of_file, files))
         source = os.path.realpath(self.archives[0])
         if len(self.archives) > 1:
-            source = f'{source} and {len(self.archives) - 1} more, to {os.path.basename(self.archives[-1])}'
+            last = os.path.basename(self.archives[-1])
+            names = zlib.crc32('\0'.join(map(os.path.realpath, self.archives)).encode('utf-8', 'surrogateescape'))
+            source = f'{source} and {len(self.archives) - 1} more, to {last} ({names:08x})'  # no other set is called so
         facts = tuple((f'{mark.source} {name}', fact) for mark in marks for name, fact in mark.facts)
         return replace(self, source=source, facts=facts, marks=marks)
 

@@ -135,7 +135,7 @@ class RecordBackend(LocalBackend):
             return
         data = mount.read(row)
         with StoreCache(self.cache_dir).workplace() as folder:
-            copy = folder / (os.path.basename(path) or 'file')
+            copy = folder / os.path.basename(os.path.normpath(path))
             try:
                 copy.write_bytes(data)
                 yield os.fspath(copy)
@@ -176,7 +176,7 @@ class RecordBackend(LocalBackend):
                 if recursive:
                     below = (folder + b'/' if folder else b'') + name.encode('utf-8', 'surrogateescape')
                     yield from self._listed(mount, below, f'{above}{name}/', what)
-            elif list_file and not name.startswith('.') and (suffix is None or name.endswith(suffix)):
+            elif list_file and not name.startswith('.') and (suffix is None or (above + name).endswith(suffix)):
                 yield above + name
 
     def copyfile(self, src: PathLike, dst: PathLike) -> str:
@@ -233,7 +233,7 @@ class RecordBackend(LocalBackend):
     def _named(self, path: str) -> Tuple[Union[Mount, NoMount], str]:
         for archive, mount in self._by_name.items():
             if path.startswith(archive) and path[len(archive) : len(archive) + 1] in ('/', ''):
-                return mount, path[len(archive) + 1 :]
+                return mount, path[len(archive) :].strip('/')
         archive, rest = split_at_archive(path)
         if not archive:
             return NoMount(), path

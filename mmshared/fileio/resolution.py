@@ -61,6 +61,8 @@ class Resolver:
     def find_folder(self, path: str) -> Optional[bytes]:
         """The folder of the archive that ``path`` means, b'' for all of it; None if it means none."""
         path = _normal(path)
+        if path and not encoded(path):
+            return None
         if self._root is not None:
             rest = self._below_root(path)
             candidates = [] if rest is None else self._below_wrappers(encoded(rest))

@@ -120,6 +120,18 @@ def test_nothing_is_replaced_unless_it_is_forced(folder, tmp_path, suffix):
             (tmp_path / written).unlink()
 
 
+@pytest.mark.parametrize('shard_size', [None, 2000], ids=['one', 'shards'])
+@pytest.mark.parametrize('suffix', FORMATS)
+def test_what_comes_meanwhile_is_not_replaced(folder, tmp_path, suffix, shard_size, monkeypatch):
+    """Packing takes hours: another one may have the same target, and be complete before."""
+    other = tmp_path / ('out' if shard_size is None else 'out-99999')
+    other = other.with_suffix(f'.{suffix}')
+    meddle(monkeypatch, lambda: other.write_text('precious'))
+    with pytest.raises(FileExistsError, match=re.escape(f'{other}: ')):
+        pack_images(folder, tmp_path / f'out.{suffix}', shard_size)
+    assert other.read_text() == 'precious' and listed(tmp_path) == ['data', other.name]
+
+
 @pytest.mark.parametrize('kind', ['folder', 'link', 'broken link', 'pipe'])
 def test_only_regular_files_are_replaced(folder, tmp_path, kind):
     target = tmp_path / 'out.lst'

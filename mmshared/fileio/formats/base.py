@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from abc import ABC, abstractmethod
 from typing import Callable, ClassVar, Iterator, List
@@ -11,7 +12,7 @@ from mmshared.fileio.errors import ArchiveError
 
 #: Called with how much of what is to be read for an index has been read, and how much there is, in bytes.
 ProgressCall = Callable[[int, int], None]
-_AT_ONCE = 1 << 30  # Linux reads 2 GB at most
+_AT_ONCE = 1 << 28  # Linux reads 2 GB at most; and what takes several reads takes that much more memory meanwhile
 
 
 class Format(ABC):
@@ -63,13 +64,13 @@ def read_at(descriptor: int, size: int, offset: int, path: str, name: str) -> by
     data = os.pread(descriptor, min(size, _AT_ONCE), offset)
     if len(data) == size:
         return data
-    parts = [data]
-    done = len(data)
-    while done < size and parts[-1]:
-        parts.append(os.pread(descriptor, min(size - done, _AT_ONCE), offset + done))
-        done += len(parts[-1])
+    whole, done = io.BytesIO(), len(data)  # joining parts would take twice the memory
+    whole.write(data)
+    while done < size and data:
+        data = os.pread(descriptor, min(size - done, _AT_ONCE), offset + done)
+        done += whole.write(data)
     if done != size:
         raise ArchiveError(
             path, f'the archive ends {size - done} bytes too early: it is cut off, or was changed. Fetch it again', name
         )
-    return b''.join(parts)
+    return whole.getvalue()

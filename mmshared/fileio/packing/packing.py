@@ -73,8 +73,7 @@ def pack_images(
     contents = find_files(folder)
     _check_outside(folder, output)
     shards = plan(output, contents.files, writer, shard_size)
-    check_free(shards, writer, force)
-    stale = [] if shard_size is None else find_stale(output, shards, writer, force)
+    _check_place(output, shards, writer, shard_size, force)
     need = sum(writer.cost(file.name, file.size) for file in contents.files) + writer.end * len(shards)
     _check_space(folder, output.parent, need)
     _allow_open_files(len(shards) * len(writer.suffixes))
@@ -84,12 +83,21 @@ def pack_images(
         with contextlib.ExitStack() as stack:
             count = stack.enter_context(contextlib.closing(_Counter(label, 2 * total if verify else total)))
             drafts = [_written(shard, writer, count, stack, verify) for shard in shards]
+            stale = _check_place(output, shards, writer, shard_size, force)  # again: that took its time
             size = _publish(shards, drafts, writer, stale)
     except OSError as error:
         if error.errno in SPACE_ERRNOS:
             raise _space_error(folder, output.parent, need, error.strerror) from error
         raise
     return Packed([shard.target for shard in shards], contents, size, stale)
+
+
+def _check_place(
+    output: Path, shards: Sequence[Shard], writer: Type[Writer], shard_size: Optional[int], force: bool
+) -> List[Path]:
+    """Shards of an earlier run; raises unless nothing else is where ``shards`` go, or may be replaced."""
+    check_free(shards, writer, force)
+    return [] if shard_size is None else find_stale(output, shards, writer, force)
 
 
 class _Counter:
