@@ -6,7 +6,9 @@ import glob
 import os
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
-from .descriptors import Descriptors
+from mmshared.annotations.cache import Fingerprint
+
+from .descriptors import Descriptors, OpenFile
 from .entry import REFUSED, Entry
 from .errors import AmbiguousEntryError, ArchiveChangedError, ArchiveError
 from .formats.base import Format
@@ -38,7 +40,7 @@ class Archives:
         self.paths, self.verify_crc, self.cache_dir = [os.path.abspath(path) for path in paths], verify_crc, cache_dir
         self._files = Descriptors(self.paths)
         self._index: Optional[Index] = None
-        self._known: List[Tuple[Format, int, int]] = []
+        self._known: List[Tuple[Format, int, int]] = []  # of each archive: size, time of modification
 
     def __reduce__(self) -> tuple:
         return type(self), (self.paths, self.verify_crc, self.cache_dir)
@@ -49,7 +51,7 @@ class Archives:
         """What is in the archives, as they were when it was first asked for."""
         if self._index is None:
             index = open_index(self.paths, self.cache_dir)
-            self._known = [(_FORMATS[name], size, modified) for _, size, modified, name in index.archives]
+            self._known = [(_FORMATS[known.format], known.size, known.modified) for known in index.archives]
             self._index = index
         return self._index
 
@@ -68,17 +70,30 @@ class Archives:
             raise self._refusal(number, entry)
         archive_format, size, modified = self._known[number]
         path, file = self.paths[number], self._files[number]
+        if not file.checked:
+            self._check(number, file, entry)
         try:
             data = archive_format.read(file.number, entry, path, self.verify_crc)
         except ArchiveError as error:
             info = os.fstat(file.number)
             if info.st_size == size and info.st_mtime_ns == modified:
                 raise
-            raise _changed(path, entry, size, info.st_size) from error
+            raise _changed(path, size, info.st_size, entry.name) from error
         info = os.fstat(file.number)  # afterwards: it may change while it is read
         if info.st_size != size or info.st_mtime_ns != modified:
-            raise _changed(path, entry, size, info.st_size)
+            raise _changed(path, size, info.st_size, entry.name)
         return data
+
+    def _check(self, number: int, file: OpenFile, entry: Entry) -> None:
+        """Raises :class:`ArchiveChangedError` if a file that was just opened is not the one of the index.
+
+        Size and time are looked at in every read. A file of another inode may have both, too: a copy that was mended,
+        say. (Some file systems give a file another inode every time, so its bytes decide.)
+        """
+        known, info = self.index.archives[number], os.fstat(file.number)
+        if info.st_ino != known.inode and dict(Fingerprint.of_file(known.path).facts)['blocks'] != known.blocks:
+            raise _changed(self.paths[number], known.size, info.st_size, entry.name)
+        file.checked = True
 
     def _refusal(self, number: int, entry: Entry) -> ArchiveError:
         name = entry.name.encode('utf-8', 'surrogateescape')
@@ -88,12 +103,12 @@ class Archives:
         return ArchiveError(self.paths[number], REFUSED[entry.kind], entry.name)
 
 
-def _changed(path: str, entry: Entry, before: int, now: int) -> ArchiveChangedError:
+def _changed(path: str, before: int, now: int, entry: str) -> ArchiveChangedError:
     return ArchiveChangedError(
         path,
-        f'the archive has been changed or replaced since it was opened: it had {before} bytes, now it has {now}, and '
-        'was written at another time. Start again when nobody writes it',
-        entry.name,
+        f'the archive has been changed or replaced since it was opened: it had {before} bytes, now it has {now}, or '
+        'others. Start again when nobody writes it',
+        entry,
     )
 
 

@@ -14,13 +14,14 @@ class OpenFile:
 
     Attributes:
         number: its descriptor.
+        checked: for whoever uses it: whether it is known to be the right one.
     """
 
-    __slots__ = ('_pid', 'number')
+    __slots__ = ('_pid', 'checked', 'number')
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0))
-        self._pid = os.getpid()
+        self._pid, self.checked = os.getpid(), False
 
     # The functions are bound early: at the end of Python the module may be gone before the last file is.
     def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
@@ -32,18 +33,15 @@ class OpenFile:
 class Descriptors:
     """Opens files when they are needed, anew in each process.
 
-    It pickles to the paths. No locks: a thread may be anywhere in it while another one forks.
+    No locks: a thread may be anywhere in it while another one forks.
 
     Args:
         paths: of the files.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = paths
+        self._paths = paths
         self._open: Tuple[int, Dict[int, OpenFile]] = (0, {})
-
-    def __reduce__(self) -> tuple:
-        return type(self), (self.paths,)
 
     def __getitem__(self, i: int) -> OpenFile:
         """The ``i``-th file; keep the result as long as its number is used.
@@ -60,5 +58,5 @@ class Descriptors:
             while len(files) >= MOST_OPEN:
                 # The one opened first. Another thread may be doing the same, or adding one: list() goes in one step.
                 files.pop(next(iter(list(files)), i), None)
-            file = files[i] = OpenFile(self.paths[i])
+            file = files[i] = OpenFile(self._paths[i])
         return file

@@ -11,7 +11,7 @@ import os
 from bisect import bisect_left
 from pathlib import Path
 from struct import Struct
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple
 from zlib import crc32
 
 import numpy as np
@@ -47,6 +47,26 @@ _BLOCK = 1 << 22
 _NAME = Struct('<QH')
 
 
+class ArchiveFacts(NamedTuple):
+    """An archive as it was when its index was made.
+
+    Attributes:
+        path: its real path.
+        size: in bytes.
+        modified: when, in ns since the epoch.
+        inode: its number on the file system.
+        blocks: a hash of some of its bytes (:class:`~mmshared.annotations.cache.Fingerprint`).
+        format: name of its format.
+    """
+
+    path: str
+    size: int
+    modified: int
+    inode: int
+    blocks: str
+    format: str
+
+
 def encoded(name: str) -> bytes:
     """``name`` as the index has it; bytes that no entry has, where it cannot be encoded."""
     try:
@@ -77,7 +97,7 @@ class Index:
         StoreError: the file is torn, foreign or of another version.
 
     Attributes:
-        archives: of each archive its path, its size in bytes, its time of modification in ns, and its format's name.
+        archives: what is known of each archive.
         depth: the most parts that a name has: 1 if no entry is in a folder.
         common: the innermost folder that all entries are in; b'' if there is none.
     """
@@ -89,7 +109,7 @@ class Index:
         try:
             columns = {name: container.columns[name] for name in COLUMNS}
             self._size = int(container.attributes[ENTRIES])
-            self.archives: List[Tuple[str, int, int, str]] = [tuple(item) for item in container.attributes[ARCHIVES]]
+            self.archives = [ArchiveFacts(*facts) for facts in container.attributes[ARCHIVES]]
             self.depth = int(container.attributes['depth'])
             self._check(columns)
         except (KeyError, TypeError, ValueError) as error:
@@ -161,7 +181,7 @@ class Index:
     def is_folder(self, folder: bytes) -> bool:
         """Whether entries lie in ``folder``; b'' is the archives' root."""
         if not folder:
-            return self._size > 0
+            return True
         row = self._first_from(folder + b'/')
         return row < self._size and self.name(row).startswith(folder + b'/')
 
@@ -182,6 +202,15 @@ class Index:
                 if name != last:
                     yield child, False
                 last, row = name, row + 1
+
+    def below(self, folder: bytes) -> Iterator[Tuple[bytes, int]]:
+        """The names, from there, of all entries below ``folder``, and their rows."""
+        prefix = folder + b'/' if folder else b''
+        for row in range(self._first_from(prefix), self._size):
+            name = self.name(row)
+            if not name.startswith(prefix):
+                return
+            yield name[len(prefix) :], row
 
     def ending_in(self, part: bytes, most: int = 100) -> List[bytes]:
         """Names of entries whose last parts are ``part``, at most so many; reads all names: for errors only."""

@@ -14,7 +14,7 @@ from mmshared.annotations.errors import StoreError
 
 from .formats.base import ProgressCall
 from .formats.detection import format_of
-from .index import ARCHIVES, Index
+from .index import ARCHIVES, ArchiveFacts, Index
 from .index_writer import IndexWriter
 
 KIND = 'i'
@@ -77,8 +77,13 @@ def _build(archives: Sequence[str], source: str, out: BinaryIO, progress: Progre
     writer, facts = IndexWriter(), []
     sizes = [os.path.getsize(path) for path in archives]
     for number, path in enumerate(archives):
-        archive_format, info = format_of(path), os.stat(path)
-        facts.append([os.path.realpath(path), info.st_size, info.st_mtime_ns, archive_format.name])
+        archive_format, mark = format_of(path), Fingerprint.of_file(path)
+        known = dict(mark.facts)
+        facts.append(
+            ArchiveFacts(
+                mark.source, known['size'], known['mtime_ns'], known['inode'], known['blocks'], archive_format.name
+            )
+        )
         before, total = sum(sizes[:number]), sum(sizes)
 
         def done(part: int, whole: int, before: int = before, share: int = sizes[number], total: int = total) -> None:

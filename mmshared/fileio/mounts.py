@@ -37,6 +37,11 @@ class Mount:
         for name, is_folder in self._archives.index.children(folder):
             yield name.decode('utf-8', 'surrogateescape'), is_folder
 
+    def below(self, folder: bytes) -> Iterator[Tuple[str, int]]:
+        """The names, from there, of all files below a ``folder`` of the archive, and their rows."""
+        for name, row in self._archives.index.below(folder):
+            yield name.decode('utf-8', 'surrogateescape'), row
+
 
 class NoMount:
     """Stands in for a :class:`Mount` where a path names no archive: all files are on the disk."""

@@ -193,6 +193,28 @@ class RecordBackend(LocalBackend):
         """As :meth:`copyfile`."""
         return self.copyfile(src, dst)
 
+    def copytree(self, src: PathLike, dst: PathLike) -> str:
+        """Copies a folder, of the archive or of the disk, to ``dst`` on the disk, where nothing may be yet.
+
+        Raises:
+            FileExistsError: there is something.
+        """
+        self._refuse_write(dst)
+        mount, path = self._mount(src)
+        folder, target = mount.find_folder(path), self._mount(dst)[1]
+        if folder is None:
+            return super().copytree(path, target)
+        os.makedirs(target)
+        for name, row in mount.below(folder):
+            copy = os.path.join(target, name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            Path(copy).write_bytes(mount.read(row))
+        return target
+
+    def copytree_to_local(self, src: PathLike, dst: PathLike) -> str:
+        """As :meth:`copytree`."""
+        return self.copytree(src, dst)
+
     def put(self, obj: bytes, filepath: PathLike) -> None:
         """Writes a file of the disk; ArchiveError if that path means one of the archive."""
         self._refuse_write(filepath)

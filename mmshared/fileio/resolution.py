@@ -68,6 +68,8 @@ class Resolver:
             candidates = [] if rest is None else self._below_wrappers(encoded(rest))
         else:
             name = encoded(path).lstrip(b'/')
+            if not name:  # the current folder of the disk
+                return None
             parts = name[_tail(name, self._index.depth) :].split(b'/')
             candidates = [b'/'.join(parts[i:]) for i in range(len(parts))]
             candidates += [] if path.startswith('/') else self._below_wrappers(name)[1:]
@@ -139,7 +141,7 @@ class Resolver:
         rows = [row for row in map(self._index.find, others) if row >= 0]
         if len(rows) > 1:
             names = ', '.join(self._index.name(row).decode('utf-8', 'surrogateescape') for row in rows)
-            archive = self._index.archives[self._index[rows[0]][0]][0]
+            archive = self._index.archives[self._index[rows[0]][0]].path
             raise AmbiguousEntryError(archive, f'could be any of {names}. Set root= to what to strip from paths', path)
         return rows[0] if rows else -1
 

@@ -27,7 +27,7 @@ def make_index(path: Path, archives: Sequence[Sequence[Entry]]) -> Index:
         for entry in entries:
             writer.add(number, entry, f'{number}.tar')
     with open(path, 'wb') as out:
-        writer.write(out, {'source': 's', 'archives': [[f'{i}.tar', 0, 0, 'tar'] for i in range(len(archives))]})
+        writer.write(out, {'source': 's', 'archives': [[f'{i}.tar', 0, 0, 0, '', 'tar'] for i in range(len(archives))]})
     return Index(path)
 
 

@@ -171,6 +171,47 @@ def test_nothing_is_written_into_archives(tmp_path: Path, archive: Path) -> None
     assert (tmp_path / 'to' / '1.jpg').read_bytes() == b'one'
 
 
+def test_folders_are_copied_as_from_the_disk(folder: Path, archive: Path, tmp_path: Path) -> None:
+    args = args_of(archive, root=str(folder))
+
+    def tree(root: Path) -> Dict[str, bytes]:
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob('*') if path.is_file()}
+
+    for i, where in enumerate(('', 'train', 'train/deep')):
+        for j, copy in enumerate((fileio.copytree, fileio.copytree_to_local)):
+            targets = [tmp_path / f'{kind}-{i}-{j}' / 'to' for kind in ('ours', 'stock')]
+            told = [
+                copy(str(folder / where), str(target), backend_args=backend_args)
+                for target, backend_args in zip(targets, (args, None))
+            ]
+            assert tree(targets[0]) == tree(targets[1]) != {}
+            assert [None if one is None else os.path.relpath(one, target) for one, target in zip(told, targets)] in (
+                [None, None],
+                ['.', '.'],
+            )
+    with pytest.raises(FileExistsError):
+        fileio.copytree(str(folder), str(targets[0]), backend_args=args)
+    assert fileio.copytree(str(tmp_path / 'ours-0-0'), str(tmp_path / 'plain'), backend_args=args)
+    assert tree(tmp_path / 'plain' / 'to') == FILES
+
+
+def test_the_current_folder_is_on_the_disk(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'work').mkdir()
+    (tmp_path / 'work' / 'x.txt').write_text('x')
+    monkeypatch.chdir(tmp_path / 'work')
+    assert list(fileio.list_dir_or_file('.', backend_args=args_of(archive))) == ['x.txt']
+    assert fileio.isdir('/', backend_args=args_of(archive))
+
+
+def test_an_empty_archive(tmp_path: Path) -> None:
+    for name in ('none.tar', 'none.zip'):
+        archive = pack(tmp_path / name, {})
+        assert fileio.isdir('data', backend_args=args_of(archive, root='data'))
+        assert list(fileio.list_dir_or_file('data', backend_args=args_of(archive, root='data'))) == []
+        with pytest.raises(EntryNotFoundError, match='empty'):
+            fileio.get('data/1.jpg', backend_args=args_of(archive, root='data'))
+
+
 def test_addresses(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for where in (f'record://{archive}', f'record://{archive.name}'):
@@ -330,6 +371,27 @@ def test_a_replaced_archive(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(ArchiveChangedError):
         backend.get('train/1.jpg')
     assert get_file_backend(backend_args=args).get('train/1.jpg') == b'ONE'
+
+
+def test_another_archive_of_the_same_size_and_time(archive: Path, tmp_path: Path) -> None:
+    backend = RecordBackend(str(archive))
+    assert backend.exists('train/1.jpg')
+    times = archive.stat()
+    other = pack(tmp_path / 'new' / archive.name, {**FILES, 'train/1.jpg': b'ONE'})
+    for file in other.parent.iterdir():
+        os.replace(file, archive.parent / file.name)
+    os.utime(archive, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert archive.stat().st_size == times.st_size
+    with pytest.raises(ArchiveChangedError, match=r'train/1\.jpg'):
+        backend.get('train/1.jpg')
+    copy = tmp_path / 'copy'
+    copy.write_bytes(archive.read_bytes())
+    backend = RecordBackend(str(archive))
+    assert backend.exists('train/1.jpg')
+    times = archive.stat()
+    os.replace(copy, archive)  # the same bytes, as on file systems without lasting inodes
+    os.utime(archive, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert backend.get('train/1.jpg') == b'ONE'
 
 
 def test_the_index_is_built_once_and_is_superseded(archive: Path, cache: Path, tmp_path: Path) -> None:

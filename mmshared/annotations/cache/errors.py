@@ -32,7 +32,7 @@ class CacheAccessError(CacheError):
 
 
 class SourceChangedError(CacheError):
-    """The annotation file kept changing while it was being read."""
+    """The file kept changing while it was being read."""
 
 
 class BuildFailedError(CacheError):
@@ -74,11 +74,11 @@ def explain(error: OSError, folder: os.PathLike, source: str, need: Optional[int
         have = '' if free is None else f', {size_text(free)} free'
         wants = '' if need is None else f' It needs at most about {size_text(need)}, the size of that file.'
         return CacheSpaceError(
-            f'No space in the cache folder {folder} ({reason}{have}) for the annotation store of {source}.{wants} '
+            f'No space in the cache folder {folder} ({reason}{have}) for the store of {source}.{wants} '
             f'Make room there, or {HOW_TO_MOVE} with more space.'
         )
     return CacheAccessError(
-        f'Cannot write the annotation store of {source} in the cache folder {folder}: {reason}. '
+        f'Cannot write the store of {source} in the cache folder {folder}: {reason}. '
         f'Make it writable, or {HOW_TO_MOVE} that is.'
     )
 

@@ -92,7 +92,7 @@ class StoreCache:
             except LookAgain:
                 say('%s changed while it was read, starting again', mark.source)
         raise SourceChangedError(
-            f'The annotation file {mark.source} changed each of the {ATTEMPTS} times it was read. Something is still '
+            f'The file {mark.source} changed each of the {ATTEMPTS} times it was read. Something is still '
             'writing it: start when it is complete.'
         )
 
