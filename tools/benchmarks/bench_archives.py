@@ -67,7 +67,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--repeats', type=int, default=5, help='passes, or processes that open (default: 5)')
     reads = parser.add_argument_group('reads')
     reads.add_argument('--seconds', type=float, default=0.5, help='of a pass of each (default: 0.5)')
-    reads.add_argument('--images', type=int, default=600, help='of each size (default: 600)')
+    reads.add_argument('--images', type=int, default=2000, help='of each size (default: 2000)')
     reads.add_argument('--kilobytes', type=int, nargs='+', default=[60, 150], help='of an image (default: 60 150)')
     reads.add_argument('--workers', type=int, nargs='+', default=[1, 2, 4], help='(default: 1 2 4)')
     index = parser.add_argument_group('index')
