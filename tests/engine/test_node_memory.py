@@ -116,6 +116,22 @@ def test_shared_memory_counts_once_whether_it_is_mapped_or_not(kind):
     assert mapped_now.total - waiting.total < 10 * MB
 
 
+def test_files_that_are_mapped_and_files_that_are_open_add_up():
+    """One process has mappings without descriptors (of batches that it looks at), and descriptors without mappings."""
+    before = look_at([os.getpid()], {}).shm
+    descriptors = [os.memfd_create('test') for _ in range(2)]
+    for descriptor in descriptors:
+        os.write(descriptor, b'x' * 10 * MB)
+    mapped = torch.UntypedStorage.from_file(f'/proc/self/fd/{descriptors[0]}', shared=True, nbytes=10 * MB)
+    os.close(descriptors[0])
+    assert torch.tensor([], dtype=torch.uint8).set_(mapped)[::4096].sum()
+    assert look_at([os.getpid()], {}).shm - before == pytest.approx(20 * MB, rel=0.01)
+    os.close(descriptors[1])
+    assert look_at([os.getpid()], {}).shm - before == pytest.approx(10 * MB, rel=0.01)
+    del mapped
+    assert look_at([os.getpid()], {}).shm <= before
+
+
 @pytest.mark.parametrize('strategy', sorted(torch.multiprocessing.get_all_sharing_strategies()))
 def test_tensors_are_seen_for_each_way_of_sharing(strategy):
     """With PyTorch's 'file_system' they have names in /dev/shm, and nobody keeps them open."""

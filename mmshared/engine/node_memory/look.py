@@ -6,9 +6,9 @@ import contextlib
 import os
 import re
 from collections import Counter
-from typing import Dict, Iterable, List, NamedTuple, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Union
 
-from .process import SHARED_FILES, SHM, Memory, links, memory_of, parents
+from .process import SHARED_FILES, SHM, File, Memory, links, memory_of, parents
 
 MB = 1e6
 _NAMED_BY_TORCH = re.compile(rb'torch_(\d+)_')
@@ -75,7 +75,8 @@ def look_at(ranks: Iterable[int], workers: Dict[int, str]) -> Look:
         workers: phase ('train', 'val' or 'test') by the process id of a worker, as far as they are known.
     """
     sums, counts = Counter(), Counter()
-    shared = annotations = pss = mapped = 0
+    shared = annotations = pss = 0
+    mapped: Counter = Counter()  # by file
     pids = _with_descendants(ranks)
     roles = {**{pid: _ROLES.get(phase, 'other') for pid, phase in workers.items()}, **dict.fromkeys(ranks, 'main')}
     for pid in pids:
@@ -85,11 +86,13 @@ def look_at(ranks: Iterable[int], workers: Dict[int, str]) -> Look:
         role = roles.get(pid, 'other')
         counts[role] += 1
         sums[role] += memory.private
-        annotations, mapped, pss = annotations + memory.annotations, mapped + memory.shm, pss + memory.pss
+        annotations, pss = annotations + memory.annotations, pss + memory.pss
+        mapped.update(memory.shm_files)
         shared += _rest(memory)
     # Of pages that come or go while processes are read one after the other, some have one part only.
     kinds = ('main', 'train_workers', 'val_workers', 'other')
-    shm = max(_shm(pids), mapped)
+    opened = _open_files(pids)
+    shm = sum(max(opened.get(file, 0), mapped[file]) for file in {*opened, *mapped})
     return Look(*(sums[kind] for kind in kinds), annotations, shm, shared, pss, *(counts[kind] for kind in kinds))
 
 
@@ -110,13 +113,13 @@ def _with_descendants(roots: Iterable[int]) -> List[int]:
     return found
 
 
-def _shm(pids: List[int]) -> int:
-    """Bytes of the files in shared memory that these processes have open, or that PyTorch named after one of them.
+def _open_files(pids: List[int]) -> Dict[File, int]:
+    """Bytes of each file in shared memory that these processes have open, or that PyTorch named after one of them.
 
     A batch that waits in a queue is mapped by nobody: its worker holds it by a descriptor. With the sharing strategy
     'file_system' nobody has it open, and its name tells who made it.
     """
-    files: Dict[Tuple[int, int], int] = {}
+    files: Dict[File, int] = {}
     for pid in pids:
         for path, name in links(pid):
             if name.startswith(SHARED_FILES):
@@ -126,10 +129,10 @@ def _shm(pids: List[int]) -> int:
             maker = _NAMED_BY_TORCH.match(name)
             if maker and int(maker[1]) in pids:
                 _note_size(files, SHM + name)
-    return sum(files.values())
+    return files
 
 
-def _note_size(files: Dict[Tuple[int, int], int], path: Union[str, bytes]) -> None:
+def _note_size(files: Dict[File, int], path: Union[str, bytes]) -> None:
     with contextlib.suppress(OSError):
         status = os.stat(path)
         files[status.st_dev, status.st_ino] = status.st_blocks * 512

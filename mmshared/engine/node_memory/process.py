@@ -24,6 +24,10 @@ _PRIVATE = re.compile(rb'\nPrivate_(?:Clean|Dirty): +(\d+)')
 _PSS = re.compile(rb'\nPss: +(\d+)')
 
 
+#: Device and inode.
+File = Tuple[int, int]
+
+
 class Memory(NamedTuple):
     """Bytes of one process, swapped ones aside.
 
@@ -32,12 +36,14 @@ class Memory(NamedTuple):
         annotations: pages of annotation stores; one that n processes map counts 1/n.
         shm: mapped pages of files in shared memory (``/dev/shm``, ``memfd_create``), likewise.
         pss: all mapped pages, likewise.
+        shm_files: of ``shm`` how much each file has, by device and inode.
     """
 
     private: int
     annotations: int
     shm: int
     pss: int
+    shm_files: Dict[File, int]
 
 
 def memory_of(pid: int) -> Optional[Memory]:
@@ -72,7 +78,7 @@ def links(pid: int) -> Iterator[Tuple[str, bytes]]:
 def _parsed(text: bytes) -> Memory:
     stores, shm = _mappings(text, STORE_SUFFIXES, _is_store), _mappings(text, SHARED_FILES, _is_shm)
     private = _sum(_PRIVATE, text) - sum(_sum(_PRIVATE, mapping) for mapping in (*stores, *shm))
-    return Memory(private, _total_pss(stores), _total_pss(shm), _sum(_PSS, text))
+    return Memory(private, _total_pss(stores), _total_pss(shm), _sum(_PSS, text), _pss_of_files(shm))
 
 
 def _mappings(text: bytes, words: Tuple[bytes, ...], wanted: Callable[[bytes], bool]) -> List[bytes]:
@@ -104,6 +110,16 @@ def _undeleted(name: bytes) -> bytes:
 
 def _total_pss(mappings: List[bytes]) -> int:
     return sum(_sum(_PSS, mapping) for mapping in mappings)
+
+
+def _pss_of_files(mappings: List[bytes]) -> Dict[File, int]:
+    files: Dict[File, int] = {}
+    for mapping in mappings:
+        device, inode = mapping.split(None, 5)[3:5]
+        major, minor = (int(number, 16) for number in device.split(b':'))
+        file = os.makedev(major, minor), int(inode)
+        files[file] = files.get(file, 0) + _sum(_PSS, mapping)
+    return files
 
 
 def _sum(field: re.Pattern, text: bytes) -> int:
