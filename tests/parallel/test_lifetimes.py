@@ -455,6 +455,23 @@ def test_a_batch_that_is_sent_twice():
 # Kills
 
 
+def kill_without_lock(victim: int, event: Any) -> None:
+    """SIGKILL at a moment when ``victim`` does not hold the lock of PyTorch's own ``event``.
+
+    All processes of a DataLoader look at that event. Whoever is killed in that very moment leaves the lock taken, and
+    the main process waits for it forever, whatever the collate function is.
+    """
+    while True:
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(0.002)  # until it has stopped
+        if event._cond.acquire(False):
+            event._cond.release()
+            os.kill(victim, signal.SIGKILL)
+            return
+        os.kill(victim, signal.SIGCONT)
+        time.sleep(0.002)
+
+
 @pytest.mark.parametrize('sizes', [[BIG], [SMALL, 50 * SMALL, BIG]], ids=['shared', 'mixed'])
 def test_a_worker_that_is_killed(sizes):
     """At any moment: the main process says so and does not wait, and what it has stays."""
@@ -465,7 +482,8 @@ def test_a_worker_that_is_killed(sizes):
             batches = iter(loader(num_workers=2, sizes=sizes))
             held = [next(batches) for _ in range(3)]
             victim = random.choice(workers())
-            threading.Timer(random.uniform(0, 0.05), os.kill, [victim, signal.SIGKILL]).start()
+            killing = [victim, batches._workers_done_event]
+            threading.Timer(random.uniform(0, 0.05), kill_without_lock, killing).start()
             with pytest.raises(RuntimeError, match=rf'worker\b.*\b{victim}\b') as caught:
                 while True:
                     held = [*held[-2:], next(batches)]
