@@ -57,6 +57,7 @@ class _Archives(Fingerprint):
     marks: Tuple[Fingerprint, ...] = ()
 
     def again(self) -> _Archives:
+        """The set as it is now. Raises as :func:`open_index`."""
         files = [file for path in self.archives for file in format_of(path).files(path)]
         marks = tuple(map(Fingerprint.of_file, files))
         source = os.path.realpath(self.archives[0])
@@ -68,6 +69,7 @@ class _Archives(Fingerprint):
         return replace(self, source=source, facts=facts, marks=marks)
 
     def settle(self) -> None:
+        """As of each file."""
         for mark in self.marks:
             mark.settle()
 
