@@ -40,7 +40,7 @@ class Archives:
         self.paths, self.verify_crc, self.cache_dir = [os.path.abspath(path) for path in paths], verify_crc, cache_dir
         self._files = Descriptors(self.paths)
         self._index: Optional[Index] = None
-        self._known: List[Tuple[Format, int, int]] = []  # of each archive: size, time of modification
+        self._known: List[Tuple[Format, int, int]] = []  # of each archive, with size and time of modification
 
     def __reduce__(self) -> tuple:
         return type(self), (self.paths, self.verify_crc, self.cache_dir)
